@@ -1,0 +1,26 @@
+"""The shared options: one name and one meaning in every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Target = Annotated[str, typer.Option("--target", help="Preset name, config.json or model folder.")]
+Tokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Tokenizer folder or file.")]
+Counts = Annotated[Path | None, typer.Option("--counts", help="Token counts (*.counts.parquet).")]
+Latency = Annotated[str | None, typer.Option(
+    "--latency", help="Latency profile (*.latency.json), or a device name for the roofline model.")]
+Acceptance = Annotated[str | None, typer.Option(
+    "--acceptance", help="Acceptance file (*.acceptance.json), or alpha as one number or a comma list.")]
+Size = Annotated[int | None, typer.Option("--size", help="Draft vocabulary D.")]
+Sizes = Annotated[str, typer.Option("--sizes", help="Comma list of D; 'full' and 'auto' are understood.")]
+K = Annotated[int, typer.Option("--k", min=1, max=32, help="Draft length.")]
+DraftTP = Annotated[int, typer.Option("--draft-tp", min=1, help="Tensor parallel degree of the drafter.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Sequences decoded together.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="float32, bfloat16, float16, fp8 or int8.")]
+Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")]
+For = Annotated[str, typer.Option("--for", help="Comma list of trainers and engines.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Where to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]

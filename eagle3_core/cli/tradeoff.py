@@ -1,0 +1,9 @@
+"""``eagle3 tradeoff``."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    del app
