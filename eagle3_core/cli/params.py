@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import typer
 
 from eagle3_core.cli import options
+from eagle3_core.cli.output import print_json, print_table
 
 
 def params_rows(target: str, sizes: str, dtype: str = "bfloat16") -> list[dict[str, Any]]:
@@ -49,21 +49,19 @@ def register(app: typer.Typer) -> None:
 
         rows = params_rows(target, sizes, dtype)
         if as_json:
-            print(json.dumps(rows, indent=2))
+            print_json(rows)
             return
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(title=f"{resolve_target(target).name}, {dtype} (derived)")
-        for name in ("D", "lm_head", "trainable", "total", "lm_head GiB", "optimizer GiB", "training GiB"):
-            table.add_column(name, justify="right")
-        for row in rows:
-            table.add_row(
-                f"{row['draft_vocab']:,}", f"{row['lm_head']:,}", f"{row['trainable']:,}", f"{row['total']:,}",
-                *(f"{row[key] / 2**30:.2f}" for key in ("lm_head_bytes", "optimizer_bytes", "training_bytes")),
-            )
-        console = Console()
-        console.print(table)
+        print_table(
+            f"{resolve_target(target).name}, {dtype}: parameters and GiB (derived)",
+            ("D", "lm_head", "trainable", "total", "lm_head GiB", "optimizer GiB", "training GiB"),
+            [
+                (
+                    *(f"{row[key]:,}" for key in ("draft_vocab", "lm_head", "trainable", "total")),
+                    *(f"{row[key] / 2**30:.2f}" for key in ("lm_head_bytes", "optimizer_bytes", "training_bytes")),
+                )
+                for row in rows
+            ],
+        )
         if tokens:
             dump = hidden_state_bytes(tokens, resolve_target(target).hidden_size, dtype)
-            console.print(f"hidden states of {tokens:,} tokens: {dump / 2**30:,.1f} GiB ({dtype}, derived)")
+            print(f"hidden states of {tokens:,} tokens: {dump / 2**30:,.1f} GiB ({dtype}, derived)")
