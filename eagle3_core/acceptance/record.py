@@ -84,7 +84,7 @@ def read_acceptance(path: str | Path) -> AcceptanceRecord:
                           expected="a *.acceptance.json made by eagle3 measure acceptance") from None
     sizes = [point.draft_vocab for point in record.points]
     if not sizes or sizes != sorted(set(sizes)):
-        raise Eagle3Error("field points", where=path, found=sizes[:5], expected="at least one, ascending in draft_vocab")
+        raise Eagle3Error("field points", where=path, found=sizes[:5], expected="one or more, ascending")
     return record
 
 
