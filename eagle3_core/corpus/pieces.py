@@ -224,10 +224,11 @@ def _compile(pattern: str) -> Callable[[str], list[str]]:
 
 
 PROBE = (
-    "Hello, world! It's 12,345.67 dollars\u2014don't you think?\n\n\tdef f(x):\n        return x**2  # caf\u00e9 cafe\u0301\r\n"
-    "\u4f60\u597d\uff0c\u4e16\u754c\u30022024\u5e741\u6708 \u3053\u3093\u306b\u3061\u306f \uc548\ub155 \u0645\u0631\u062d\u0628\u0627 "
-    "\u041f\u0440\u0438\u0432\u0435\u0442 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 \U0001f469\u200d\U0001f4bb\U0001f1fa\U0001f1f8 "
-    "\u00a0\u2003\u3000 x\u001cy \u2028z   \n  \n a\u0300\u0301b \u00bd\u2167\u0663 __init__ ALLCaps camelCase /usr/bin "
-    "I'LL WE'VE they'd 'S ''quote'' ... !!! ==> \\n <|not_special|> <html>&amp;</html> {\"k\": [1, 2.5e-3]}\n"
+    "Hello, world! It's 12,345.67 dollars\u2014don't you think?\n\n\tdef f(x):\n        return x**2  # caf\u00e9"
+    " cafe\u0301\r\n\u4f60\u597d\uff0c\u4e16\u754c\u30022024\u5e741\u6708 \u3053\u3093\u306b\u3061\u306f"
+    " \uc548\ub155 \u0645\u0631\u062d\u0628\u0627 \u041f\u0440\u0438\u0432\u0435\u0442 \u0e2a\u0e27\u0e31"
+    " \U0001f469\u200d\U0001f4bb\U0001f1fa\U0001f1f8 \u00a0\u2003\u3000 x\u001cy \u2028z   \n  \n a\u0300\u0301b"
+    " \u00bd\u2167\u0663 __init__ ALLCaps camelCase /usr/bin I'LL WE'VE they'd 'S ''quote'' ... !!! ==> \\n"
+    " <|not_special|> <html>&amp;</html> {\"k\": [1, 2.5e-3]}\n"
 )
 """A text that meets every branch of the common split patterns, for checking two encoders against each other."""

@@ -116,7 +116,7 @@ def _from_json(text: str, folder: Path | None, name: str, where: object) -> Toke
     backend.no_padding()
     vocab = backend.get_vocab(with_added_tokens=True)
     size = max(vocab.values(), default=-1) + 1
-    byte_level = "ByteLevel" in json.dumps(value.get("pre_tokenizer")) or "ByteLevel" in json.dumps(value.get("decoder"))
+    byte_level = any("ByteLevel" in json.dumps(value.get(part)) for part in ("pre_tokenizer", "decoder"))
     added = {token["id"]: (token["content"], bool(token["special"])) for token in value.get("added_tokens", ())}
     table = [b""] * size
     for token, token_id in vocab.items():
@@ -125,7 +125,7 @@ def _from_json(text: str, folder: Path | None, name: str, where: object) -> Toke
         else:
             raw = byte_level_bytes(token) if byte_level else None
             table[token_id] = _sentencepiece_bytes(token) if raw is None else raw
-    text_to_id = {text: token_id for token_id, (text, _) in added.items()} | {k: v for k, v in vocab.items()}
+    text_to_id = {text: token_id for token_id, (text, _) in added.items()} | vocab
     eos = eos_ids(folder, text_to_id) if folder else ()
 
     def encode(texts: Sequence[str]) -> list[np.ndarray]:
