@@ -99,9 +99,13 @@ def _main_file(folder: Path) -> Path:
                       expected="tokenizer.json, tiktoken.model, tekken.json, tokenizer.model or a .gguf")
 
 
+_UNTELLING = {"models", "model", "package", "tokenizer", "resources", "data", "tiktoken", "snapshots"}
+
+
 def _name(path: Path) -> str:
-    stem = path.stem if path.is_file() else path.name
-    return stem if stem not in ("models", "tokenizer", "resources", "data") else path.parent.name
+    """The nearest part of the path that tells anything."""
+    parts = [path.stem if path.is_file() else path.name, *(parent.name for parent in path.resolve().parents)]
+    return next((part for part in parts if part and part.split(".")[0].lower() not in _UNTELLING), "tokenizer")
 
 
 def _from_json(text: str, folder: Path | None, name: str, where: object) -> Tokenizer:

@@ -1,0 +1,369 @@
+"""Counting: documents in, ``TokenCounts`` out, the same on any number of processes.
+
+Records are read in the parent and counted in workers in batches of about a
+megabyte. A worker counts distinct pre-tokens per domain and fold and encodes
+each once (``pieces.py``), or encodes whole texts where that is not exact. Counts
+are sums, folds depend on the document alone, so the result does not depend on
+order, batch size, processes or machine.
+
+Each finished input file is kept in ``.<out>.parts`` until the whole run is
+done; ``resume`` continues from there.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from eagle3_core import __version__
+from eagle3_core.corpus.chat import BadDocument, render
+from eagle3_core.corpus.counts import FOLDS, CountsMeta, InputFile, TokenCounts, TokenKind
+from eagle3_core.corpus.pieces import PieceEncoder
+from eagle3_core.corpus.readers import Document, Record, document_of, expand, read_records
+from eagle3_core.corpus.tokenizer import Tokenizer
+from eagle3_core.errors import Eagle3Error
+from eagle3_core.files import canonical_json, sha256_file
+
+BATCH_BYTES = 1 << 20
+WHOLE_NOTE = "plain text and ids without a mask have no speaker: counted whole"
+NO_TEMPLATE_NOTE = "the tokenizer has no chat template: message contents counted without template tokens"
+
+Cell = tuple[str, int]
+"""A domain and a fold."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to know."""
+
+    tokenizer: Tokenizer
+    vocab_size: int
+    tokens: TokenKind
+    domain_field: str | None
+
+
+@dataclass
+class Part:
+    """Counts of some records: per domain and fold, id -> count; documents; rejected lines; notes."""
+
+    counts: dict[Cell, Counter[int]] = field(default_factory=dict)
+    documents: Counter[Cell] = field(default_factory=Counter)
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+    records: int = 0
+    notes: set[str] = field(default_factory=set)
+
+    def add(self, other: Part) -> None:
+        for cell, counter in other.counts.items():
+            self.counts.setdefault(cell, Counter()).update(counter)
+        self.documents.update(other.documents)
+        self.rejected += other.rejected
+        self.records += other.records
+        self.notes |= other.notes
+
+
+def fold_of(identity: bytes) -> int:
+    """The document's fold, from a hash of what it says."""
+    return int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "big") % FOLDS
+
+
+def count(
+    inputs: Sequence[str | Path],
+    tokenizer: Tokenizer,
+    *,
+    vocab_size: int | None = None,
+    tokens: TokenKind = "assistant",
+    fmt: str | None = None,
+    domains: Mapping[str, str] | None = None,
+    domain_field: str | None = None,
+    processes: int | None = None,
+    max_bad: float = 0.01,
+    out: Path | None = None,
+    resume: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> TokenCounts:
+    """Count the tokens of files, folders and globs.
+
+    ``vocab_size`` is the target's V; a longer tokenizer is an error, padding rows
+    beyond it are kept. ``domains`` maps a name to a glob over file names;
+    ``domain_field`` takes the name from each record; else all is ``all``.
+    ``progress`` is told bytes done and in all. Bad lines go to
+    ``<out>.rejected.jsonl``; a share above ``max_bad`` raises Eagle3Error.
+    """
+    vocab = tokenizer.size if vocab_size is None else vocab_size
+    if tokenizer.size > vocab:
+        raise Eagle3Error("tokenizer is longer than the target's vocabulary", where=tokenizer.name,
+                          found=f"{tokenizer.size:,} ids", expected=f"at most V = {vocab:,}")
+    files = expand(inputs)
+    job = Job(tokenizer, vocab, tokens, domain_field)
+    parts = None if out is None else out.parent / f".{out.name}.parts"
+    identity = canonical_json([tokenizer.sha256, vocab, tokens, domain_field, dict(domains or {}), fmt])
+    if parts is not None:
+        _open_parts(parts, identity, resume)
+    total_bytes = sum(file.stat().st_size for file in files)
+    whole, sources, done = Part(), [], 0
+    workers = min(processes or os.cpu_count() or 1, 64)
+    with _pool(job, workers) as pool:
+        for file in files:
+            source = InputFile(name=file.name, bytes=file.stat().st_size, sha256=sha256_file(file))
+            kept = None if parts is None else parts / f"{len(sources):06d}-{source.sha256}.json"
+            if kept is not None and kept.exists():
+                part = _load_part(kept)
+            else:
+                part = _count_file(file, fmt, _domain_of(file, domains), pool, workers)
+                if kept is not None:
+                    _save_part(part, kept)
+            whole.add(part)
+            sources.append(source)
+            done += source.bytes
+            if progress is not None:
+                progress(done, total_bytes)
+    if out is not None:
+        _write_rejected(whole, out)
+    _check_bad(whole, max_bad, out)
+    result = _assemble(whole, job, sources)
+    if parts is not None:
+        shutil.rmtree(parts, ignore_errors=True)
+    return result
+
+
+def _domain_of(file: Path, domains: Mapping[str, str] | None) -> str:
+    if not domains:
+        return "all"
+    for name, pattern in domains.items():
+        if fnmatch.fnmatch(str(file), pattern) or fnmatch.fnmatch(file.name, pattern):
+            return name
+    raise Eagle3Error("belongs to no --domain", where=file, expected=f"a match of {', '.join(domains.values())}")
+
+
+def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    size = 0
+    for record in records:
+        batch.append(record)
+        size += len(record.raw) if record.raw is not None else 4096
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class _Inline:
+    """The pool of one: same calls, no processes."""
+
+    def __init__(self, job: Job) -> None:
+        _start(job)
+
+    def __enter__(self) -> _Inline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_JOB: Job | None = None
+_ENCODER: PieceEncoder | None = None
+
+
+def _start(job: Job) -> None:
+    global _JOB, _ENCODER
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _JOB = job
+    _ENCODER = None if job.tokenizer.spec is None else PieceEncoder(job.tokenizer.spec)
+
+
+def _pool(job: Job, workers: int) -> Any:
+    if workers == 1 or "fork" not in multiprocessing.get_all_start_methods():
+        return _Inline(job)
+    # Forked workers share the opened tokenizer; opening one takes seconds.
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork"), initializer=_start,
+                               initargs=(job,))
+
+
+def _count_file(file: Path, fmt: str | None, domain: str, pool: Any, workers: int) -> Part:
+    result = Part()
+    batches = _batches(read_records(file, fmt))
+    if isinstance(pool, _Inline):
+        for batch in batches:
+            result.add(count_records(batch, domain, file.name))
+        return result
+    waiting: set[Any] = set()
+    for batch in batches:
+        waiting.add(pool.submit(count_records, batch, domain, file.name))
+        if len(waiting) >= 2 * workers:
+            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in finished:
+                result.add(future.result())
+    for future in waiting:
+        result.add(future.result())
+    return result
+
+
+def count_records(records: Sequence[Record], domain: str, source: str) -> Part:
+    """Count one batch in this process (the one ``_start`` prepared)."""
+    assert _JOB is not None
+    part = Part(records=len(records))
+    pieces: dict[Cell, Counter[str]] = {}
+    for record in records:
+        try:
+            document = document_of(record, vocab_size=_JOB.vocab_size, domain_field=_JOB.domain_field)
+            texts, ids, identity = _what_to_count(document, _JOB, part.notes)
+        except BadDocument as error:
+            raw = record.raw if record.raw is not None else repr(record.value).encode()
+            part.rejected.append({"file": source, "line": record.line, "reason": str(error),
+                                  "start": raw[:200].decode("utf-8", "backslashreplace")})
+            continue
+        cell = (document.domain or domain, fold_of(identity))
+        part.documents[cell] += 1
+        counter = part.counts.setdefault(cell, Counter())
+        if ids is not None:
+            values, repeats = np.unique(ids, return_counts=True)
+            counter.update(dict(zip(values.tolist(), repeats.tolist(), strict=True)))
+        if document.weights is not None and document.ids is not None:
+            counter.update(dict(zip(document.ids.tolist(), document.weights.tolist(), strict=True)))
+        if texts and _ENCODER is not None:
+            seen = pieces.setdefault(cell, Counter())
+            for text in texts:
+                _ENCODER.count(text, seen, counter)
+        elif texts:
+            for encoded in _JOB.tokenizer.encode(texts):
+                values, repeats = np.unique(encoded, return_counts=True)
+                counter.update(dict(zip(values.tolist(), repeats.tolist(), strict=True)))
+    for cell, seen in pieces.items():
+        counter = part.counts[cell]
+        assert _ENCODER is not None
+        for piece, repeats in seen.items():
+            for token_id in _ENCODER.ids_of_piece(piece):
+                counter[token_id] += repeats
+    return part
+
+
+def _what_to_count(
+    document: Document, job: Job, notes: set[str]
+) -> tuple[list[str], np.ndarray | None, bytes]:
+    """Texts to encode, ids to count as they are, and what the fold is hashed from."""
+    if document.messages is not None:
+        segments = render(document.messages, job.tokenizer, document.tools)
+        if job.tokenizer.template is None:
+            notes.add(NO_TEMPLATE_NOTE)
+        identity = json.dumps(document.messages, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
+        if job.tokens == "all":
+            return ["".join(text for text, _ in segments)], None, identity
+        return [text for text, said in segments if said == (job.tokens == "assistant")], None, identity
+    if document.text is not None:
+        if job.tokens != "all":
+            notes.add(WHOLE_NOTE)
+        return [document.text] if document.text else [], None, document.text.encode("utf-8", "surrogatepass")
+    assert document.ids is not None
+    identity = document.ids.astype("<i8").tobytes()
+    if document.weights is not None:
+        return [], None, identity
+    if document.mask is None or job.tokens == "all":
+        if job.tokens != "all":
+            notes.add(WHOLE_NOTE)
+        return [], document.ids, identity
+    return [], document.ids[document.mask if job.tokens == "assistant" else ~document.mask], identity
+
+
+def _open_parts(parts: Path, identity: str, resume: bool) -> None:
+    """A fresh folder of parts, or the earlier one when resuming the same job."""
+    stamp = parts / "job.json"
+    if resume and stamp.exists() and stamp.read_text() == identity:
+        return
+    shutil.rmtree(parts, ignore_errors=True)
+    try:
+        parts.mkdir(parents=True)
+        stamp.write_text(identity)
+    except OSError as error:
+        raise Eagle3Error("cannot be written", where=parts, found=error.strerror) from None
+
+
+def _save_part(part: Part, path: Path) -> None:
+    value = {
+        "counts": [[d, f, list(c.keys()), list(c.values())] for (d, f), c in part.counts.items()],
+        "documents": [[d, f, n] for (d, f), n in part.documents.items()],
+        "rejected": part.rejected, "records": part.records, "notes": sorted(part.notes),
+    }
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(value))
+    temporary.replace(path)
+
+
+def _load_part(path: Path) -> Part:
+    value = json.loads(path.read_text())
+    return Part(
+        counts={(d, f): Counter(dict(zip(ids, n, strict=True))) for d, f, ids, n in value["counts"]},
+        documents=Counter({(d, f): n for d, f, n in value["documents"]}),
+        rejected=value["rejected"], records=value["records"], notes=set(value["notes"]),
+    )
+
+
+def _write_rejected(part: Part, out: Path) -> None:
+    file = out.with_name(out.name + ".rejected.jsonl")
+    if part.rejected:
+        file.write_text("".join(json.dumps(row, ensure_ascii=True) + "\n" for row in part.rejected))
+    else:
+        file.unlink(missing_ok=True)
+
+
+def _check_bad(part: Part, max_bad: float, out: Path | None) -> None:
+    if not part.records:
+        raise Eagle3Error("the data holds no records", expected="at least one document")
+    share = len(part.rejected) / part.records
+    if share > max_bad:
+        first = part.rejected[0]
+        kept = f"; all in {out.name}.rejected.jsonl" if out is not None else ""
+        raise Eagle3Error(
+            f"{len(part.rejected):,} of {part.records:,} records are bad, first {first['file']} line {first['line']}",
+            found=first["reason"], expected=f"at most {max_bad:.1%} bad", fix=f"raise --max-bad{kept}",
+        )
+    if not part.documents:
+        raise Eagle3Error("no record could be counted", found=part.rejected[0]["reason"])
+
+
+def _assemble(part: Part, job: Job, sources: Sequence[InputFile]) -> TokenCounts:
+    names = tuple(sorted({domain for domain, _ in part.documents}))
+    counts = np.zeros((len(names), FOLDS, job.vocab_size), dtype=np.int64)
+    documents = np.zeros((len(names), FOLDS), dtype=np.int64)
+    for (domain, fold), counter in part.counts.items():
+        ids = np.fromiter(counter.keys(), dtype=np.int64, count=len(counter))
+        counts[names.index(domain), fold, ids] += np.fromiter(counter.values(), dtype=np.int64, count=len(counter))
+    for (domain, fold), number in part.documents.items():
+        documents[names.index(domain), fold] += number
+    tokenizer = job.tokenizer
+    padding = job.vocab_size - tokenizer.size
+    notes = part.notes | set(tokenizer.notes)
+    meta = CountsMeta(
+        tool_version=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        tokenizer=tokenizer.name,
+        tokenizer_sha256=tokenizer.sha256,
+        vocab_size=job.vocab_size,
+        tokenizer_size=tokenizer.size,
+        tokens=job.tokens,
+        domains=names,
+        documents=tuple(tuple(int(n) for n in row) for row in documents),
+        inputs=tuple(sources),
+        rejected=len(part.rejected),
+        notes=tuple(sorted(notes)),
+    )
+    return TokenCounts(
+        counts=counts,
+        token=pl.Series("token", [*tokenizer.token_bytes, *[b""] * padding], dtype=pl.Binary),
+        role=pl.Series("role", [*tokenizer.roles, *["padding"] * padding], dtype=pl.String),
+        meta=meta,
+    )

@@ -1,0 +1,338 @@
+"""Reading what users have: chat and text files, id columns, and the dumps of trainers.
+
+A reader yields raw records; what a record means is decided in one place
+(``document_of``), so that a new container is one function and one line of
+``READERS``. Hidden states are never loaded: dumps are opened memory-mapped and
+only ids and masks are touched.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from eagle3_core.corpus.chat import BadDocument, Message, messages_of
+from eagle3_core.errors import Eagle3Error, suggest
+
+MAX_LINE = 512 << 20
+"""Longest accepted line, bytes."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One raw record of a file: JSON text, a ready value, or an error met while reading."""
+
+    line: int
+    value: Any = None
+    raw: bytes | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a record means: messages, or text, or ids with the mask of the assistant's tokens."""
+
+    messages: list[Message] | None = None
+    text: str | None = None
+    ids: np.ndarray | None = None
+    mask: np.ndarray | None = None
+    tools: Any = None
+    domain: str | None = None
+    weights: np.ndarray | None = None
+    """Counts of each id, for a ready-made histogram."""
+
+
+def expand(inputs: Sequence[str | Path]) -> list[Path]:
+    """Files of the given files, folders and globs, each once, in a stable order. Raises Eagle3Error when none."""
+    files: dict[Path, None] = {}
+    for item in inputs:
+        text = str(item)
+        path = Path(text)
+        if path.is_dir():
+            found = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p, path) and _format(p))
+            if any(_format(p) == "arrow" for p in found):
+                # speculators keeps ids and masks in the arrow rows; its hs_*.safetensors repeat them without masks.
+                found = [p for p in found if _format(p) != "speculators"]
+        elif path.is_file():
+            found = [path]
+        else:
+            found = [Path(p) for p in sorted(glob.glob(text, recursive=True)) if Path(p).is_file()]
+        if not found:
+            raise Eagle3Error("no such data", where=text, expected="a file, a folder or a glob that matches some")
+        files.update(dict.fromkeys(found))
+    return list(files)
+
+
+def _hidden(path: Path, root: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
+
+
+def _base_suffix(path: Path) -> str:
+    suffixes = path.suffixes
+    if suffixes and suffixes[-1].lower() in (".gz", ".zst"):
+        suffixes = suffixes[:-1]
+    return suffixes[-1].lower() if suffixes else ""
+
+
+def _format(path: Path) -> str | None:
+    suffix = _base_suffix(path)
+    if suffix == ".safetensors":
+        return "speculators" if path.name.startswith("hs_") else None
+    return {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet", ".txt": "text",
+            ".md": "text", ".arrow": "arrow", ".ckpt": "tensors", ".pt": "tensors", ".npy": "npy"}.get(suffix)
+
+
+def read_records(path: Path, fmt: str | None = None) -> Iterator[Record]:
+    """All records of one file. Raises Eagle3Error when the file as a whole cannot be read."""
+    name = fmt or _format(path)
+    if name is None:
+        raise Eagle3Error("is of no known kind", where=path, expected=f"one of {', '.join(READERS)}",
+                          fix="say which with --format")
+    if name not in READERS:
+        raise Eagle3Error("unknown --format", found=repr(name), expected=", ".join(READERS),
+                          fix=suggest(name, READERS))
+    try:
+        yield from READERS[name](path)
+    except OSError as error:
+        raise Eagle3Error("cannot be read", where=path, found=error.strerror or error) from None
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """The file's bytes, decompressed where it ends in .gz or .zst."""
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    if path.suffix.lower() == ".zst":
+        import zstandard
+
+        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(path.open("rb")))  # type: ignore[arg-type]
+    return path.open("rb")
+
+
+def _jsonl(path: Path) -> Iterator[Record]:
+    with open_bytes(path) as file:
+        number = 0
+        try:
+            while line := file.readline(MAX_LINE):
+                number += 1
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                if not line.endswith(b"\n") and len(line) == MAX_LINE:
+                    raise Eagle3Error(f"line {number} is too long", where=path, expected=f"at most {MAX_LINE:,} bytes")
+                if line.strip():
+                    yield Record(number, raw=line.rstrip(b"\r\n"))
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise Eagle3Error(f"is cut off after line {number}", where=path, found=str(error)) from None
+
+
+def _json(path: Path) -> Iterator[Record]:
+    with open_bytes(path) as file:
+        data = file.read()
+    try:
+        value = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        # Many .json files are really one object a line.
+        yield from _jsonl(path)
+        return
+    for number, item in enumerate(value if isinstance(value, list) else [value], start=1):
+        yield Record(number, value=item)
+
+
+def _text(path: Path) -> Iterator[Record]:
+    with open_bytes(path) as file:
+        data = file.read().removeprefix(b"\xef\xbb\xbf")
+    try:
+        yield Record(1, value={"text": data.decode("utf-8")})
+    except UnicodeDecodeError as error:
+        yield Record(1, raw=data[:200], error=f"is not UTF-8 (byte {error.start})")
+
+
+def _parquet(path: Path) -> Iterator[Record]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        wanted = [n for n in file.schema_arrow.names if not n.startswith(("hidden", "aux"))]
+        row = 0
+        for batch in file.iter_batches(batch_size=256, columns=wanted):
+            yield from _arrow_rows(batch, row)
+            row += batch.num_rows
+    except pa.ArrowInvalid as error:
+        found = str(error).splitlines()[0][:120]
+        raise Eagle3Error("is not a readable parquet file", where=path, found=found) from None
+
+
+def _arrow(path: Path) -> Iterator[Record]:
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as source:
+            try:
+                batches = iter(pa.ipc.open_stream(source))
+            except pa.ArrowInvalid:
+                reader = pa.ipc.open_file(source)
+                batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+            row = 0
+            for batch in batches:
+                keep = [n for n in batch.schema.names if not n.startswith(("hidden", "aux"))]
+                yield from _arrow_rows(batch.select(keep), row)
+                row += batch.num_rows
+    except pa.ArrowInvalid as error:
+        raise Eagle3Error("is not an arrow file", where=path, found=str(error).splitlines()[0][:120]) from None
+
+
+def _arrow_rows(batch: Any, offset: int) -> Iterator[Record]:
+    names = batch.schema.names
+    if names and len(names) == 1 and names[0] not in ("text", "messages", "conversations", "input_ids"):
+        column = batch.column(0)
+        if str(column.type).startswith(("int", "uint")):
+            # A bare column of ids is one long document.
+            yield Record(offset + 1, value={"input_ids": column.to_numpy(zero_copy_only=False)})
+            return
+    for index, row in enumerate(batch.to_pylist()):
+        yield Record(offset + index + 1, value=row)
+
+
+def _npy(path: Path) -> Iterator[Record]:
+    if path.suffix == ".npy":
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise Eagle3Error("is not an array of numbers", where=path, found=str(error)[:80]) from None
+        rows = array if array.ndim == 2 else [array]
+    else:
+        with open_bytes(path) as file:
+            rows = [np.load(io.BytesIO(file.read()), allow_pickle=False)]
+    for number, row in enumerate(rows, start=1):
+        yield Record(number, value={"input_ids": np.asarray(row).ravel()})
+
+
+def _tensors(path: Path) -> Iterator[Record]:
+    """SpecForge and ModelOpt dumps, and token_freq.pt; hidden states stay on disk."""
+    import pickle
+    import zlib
+
+    import torch
+
+    try:
+        if path.suffix == ".gz":
+            # A compressed dump cannot be mapped: one conversation is held whole for a moment.
+            with open_bytes(path) as file:
+                value = torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=True)
+        else:
+            value = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError, zlib.error) as error:
+        raise Eagle3Error("is not a readable tensor file", where=path, found=str(error).splitlines()[0][:120]) from None
+    if not isinstance(value, dict):
+        raise Eagle3Error("is not a dump of tokens", where=path, found=type(value).__name__, expected="a dictionary")
+    if value and all(isinstance(key, int) and isinstance(count, (int, np.integer)) for key, count in value.items()):
+        yield Record(1, value={"token_freq": value})
+        return
+    record = {}
+    for key in ("input_ids", "token_ids", "loss_mask", "assistant_masks"):
+        if isinstance(value.get(key), torch.Tensor):
+            record[key] = value[key].flatten().numpy()
+    yield Record(1, value=record)
+
+
+def _speculators(path: Path) -> Iterator[Record]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            ids = file.get_tensor("token_ids")
+            mask = file.get_tensor("loss_mask") if "loss_mask" in file.keys() else None  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError) as error:
+        raise Eagle3Error("is not a speculators dump", where=path, found=str(error)[:100]) from None
+    record = {"input_ids": ids.ravel()}
+    if mask is not None:
+        record["loss_mask"] = mask.ravel()
+    yield Record(1, value=record)
+
+
+READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
+    "jsonl": _jsonl, "json": _json, "text": _text, "parquet": _parquet, "arrow": _arrow, "npy": _npy,
+    "tensors": _tensors, "speculators": _speculators,
+}
+
+
+def document_of(record: Record, *, vocab_size: int, domain_field: str | None = None) -> Document:
+    """What a record means. Raises BadDocument with the reason when it means nothing."""
+    if record.error:
+        raise BadDocument(record.error)
+    value = record.value if record.raw is None else _parse(record.raw)
+    if isinstance(value, str):
+        value = {"text": value}
+    if not isinstance(value, Mapping):
+        raise BadDocument(f"is {type(value).__name__}, not an object")
+    domain = None
+    if domain_field is not None:
+        domain = value.get(domain_field)
+        if not isinstance(domain, str) or not domain:
+            raise BadDocument(f"field {domain_field} is missing")
+    if "token_freq" in value and isinstance(value["token_freq"], Mapping):
+        pairs = value["token_freq"]
+        ids = _ids(np.fromiter(pairs.keys(), dtype=np.int64, count=len(pairs)), vocab_size)
+        weights = np.fromiter(pairs.values(), dtype=np.int64, count=len(pairs))
+        if weights.size and weights.min() < 0:
+            raise BadDocument("a count is negative")
+        return Document(ids=ids, weights=weights, domain=domain)
+    for key in ("input_ids", "token_ids"):
+        if value.get(key) is not None:
+            ids = _ids(value[key], vocab_size)
+            mask = value.get("loss_mask", value.get("assistant_masks"))
+            return Document(ids=ids, mask=None if mask is None else _mask(mask, len(ids)), domain=domain)
+    messages = messages_of(value)
+    if messages is not None:
+        return Document(messages=messages, tools=value.get("tools"), domain=domain)
+    for key in ("text", "content"):
+        if isinstance(value.get(key), str):
+            return Document(text=value[key], domain=domain)
+    raise BadDocument(f"no messages, text or input_ids among {', '.join(map(str, list(value)[:8])) or 'no fields'}")
+
+
+def _parse(raw: bytes) -> Any:
+    try:
+        return json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadDocument(f"is not UTF-8 (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise BadDocument(f"is not JSON ({error.msg}, column {error.colno})") from None
+    except (ValueError, RecursionError) as error:
+        raise BadDocument(f"is not JSON ({str(error)[:60]})") from None
+
+
+def _ids(value: Any, vocab_size: int) -> np.ndarray:
+    try:
+        ids = np.asarray(value)
+    except ValueError:
+        raise BadDocument("input_ids are ragged") from None
+    if ids.ndim == 2 and ids.shape[0] == 1:
+        ids = ids[0]
+    if ids.ndim != 1:
+        raise BadDocument(f"input_ids have shape {list(ids.shape)}")
+    if ids.dtype.kind == "f" and ids.size:
+        if not np.isfinite(ids).all() or (ids != np.floor(ids)).any():
+            raise BadDocument("input_ids hold NaN or fractions")
+    elif ids.dtype.kind not in "iuf":
+        raise BadDocument(f"input_ids are {ids.dtype}")
+    ids = ids.astype(np.int64)
+    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+        bad = int(ids.max()) if ids.max() >= vocab_size else int(ids.min())
+        raise BadDocument(f"id {bad} is outside the vocabulary of {vocab_size}")
+    return ids
+
+
+def _mask(value: Any, length: int) -> np.ndarray:
+    mask = np.asarray(value).ravel()
+    if mask.dtype.kind not in "biuf" or mask.size != length:
+        raise BadDocument(f"loss_mask has {mask.size} values for {length} ids")
+    return mask.astype(np.float64) > 0
