@@ -17,7 +17,10 @@ from eagle3_core.files import canonical_json, read_json, write_text
 from eagle3_core.specs.drafter import DrafterSpec
 
 FORMAT_VERSION = 1
-Component = Literal["fc", "layer", "norm", "lm_head", "argmax", "topk", "softmax", "map", "step"]
+Component = Literal[
+    "fc", "layer", "norm", "lm_head", "lm_head_cached", "argmax", "topk", "softmax", "map", "step"
+]
+"""``lm_head_cached`` repeats one head that fits the last-level cache; ``lm_head`` always reads it from memory."""
 Mode = Literal["eager", "cuda_graph"]
 
 

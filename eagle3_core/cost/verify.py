@@ -1,0 +1,83 @@
+"""``--verify``: the target's own forward on 1 and on K + 1 tokens, where its weights are here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eagle3_core.cost.device import pick_device, synchronize
+from eagle3_core.cost.profile import TargetPoint, Timing
+from eagle3_core.errors import Eagle3Error
+
+if TYPE_CHECKING:
+    import torch
+
+TOKENS = (1, 2, 3, 4, 5, 6, 8)
+"""New tokens a pass: plain decoding, and verify passes of K = 1 to 7."""
+
+
+def load_target(path: str | Path, dtype: str, device: str = "auto") -> Any:
+    """A causal language model from a folder or a GGUF file, dequantised. Never runs code that comes with it."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path = Path(path)
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "local_files_only": True, "trust_remote_code": False}
+    try:
+        if path.suffix == ".gguf":
+            from transformers import GgufConfig
+
+            # Packed GGUF weights decode several times slower than dequantised ones on a CPU.
+            model = AutoModelForCausalLM.from_pretrained(
+                path.parent, gguf_file=path.name, quantization_config=GgufConfig(dequantize=True), **options)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(path, **options)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise Eagle3Error("holds no target that transformers can load", where=path,
+                          found=str(error).splitlines()[0][:120]) from None
+    return model.eval().to(pick_device(device))
+
+
+def measure_target(
+    model: Any, *, context: int, batch: int = 1, tokens: Sequence[int] = TOKENS, seconds: float = 60.0,
+    progress: Callable[[float, float], None] | None = None,
+) -> list[TargetPoint]:
+    """Times of a forward over new tokens behind a cache of ``context`` tokens, in turns so that drift hits all alike."""
+    import torch
+    from transformers import DynamicCache
+
+    device = next(model.parameters()).device
+    vocab = model.config.get_text_config().vocab_size
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(length: int) -> torch.Tensor:
+        return torch.randint(0, vocab, (batch, length), generator=generator).to(device)
+
+    times: dict[int, list[float]] = {count: [] for count in tokens}
+    inputs = {count: draw(count) for count in tokens}
+    with torch.inference_mode():
+        cache = DynamicCache(config=model.config)
+        model(draw(context), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until or len(times[tokens[0]]) < 6:
+            for count in tokens:
+                synchronize(device)
+                start = time.perf_counter()
+                model(inputs[count], past_key_values=cache, use_cache=True)
+                synchronize(device)
+                times[count].append((time.perf_counter() - start) * 1e3)
+                cache.crop(context)
+            if progress is not None:
+                progress(min(seconds, seconds - (until - time.perf_counter())), seconds)
+    return [_point(count, batch, np.array(taken[1:])) for count, taken in times.items()]
+
+
+def _point(count: int, batch: int, times: np.ndarray) -> TargetPoint:
+    low, q25, median, q75, high = np.quantile(times, [0.05, 0.25, 0.5, 0.75, 0.95])
+    outliers = int((np.abs(times - median) > 3 * max(q75 - q25, 1e-9)).sum())
+    return TargetPoint(tokens=count, batch=batch, timing=Timing(
+        median_ms=float(median), q05_ms=float(low), q95_ms=float(high), repeats=len(times), outliers=outliers))
