@@ -80,7 +80,8 @@ def register(app: typer.Typer) -> None:
         print_table(
             f"{profile.target} drafter on {profile.device.name}, {profile.dtype}, "
             f"{profile.bandwidth_gbps:.1f} GB/s read (measured)",
-            ("part", "D", "batch", "mode", "median ms", "5 %", "95 %", "of ceiling", "note"), profile_rows(profile), left=1,
+            ("part", "D", "batch", "mode", "median ms", "5 %", "95 %", "of ceiling", "note"),
+            profile_rows(profile), left=1,
         )
         for point in profile.target_points:
             print(f"target, {point.tokens} new tokens: {point.timing.median_ms:.1f} ms "

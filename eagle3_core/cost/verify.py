@@ -46,7 +46,7 @@ def measure_target(
     model: Any, *, context: int, batch: int = 1, tokens: Sequence[int] = TOKENS, seconds: float = 60.0,
     progress: Callable[[float, float], None] | None = None,
 ) -> list[TargetPoint]:
-    """Times of a forward over new tokens behind a cache of ``context`` tokens, in turns so that drift hits all alike."""
+    """Times of a forward over new tokens behind ``context`` cached ones, in turns so that drift hits all alike."""
     import torch
     from transformers import DynamicCache
 
