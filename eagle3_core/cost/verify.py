@@ -70,7 +70,7 @@ def measure_target(
                 model(inputs[count], past_key_values=cache, use_cache=True)
                 synchronize(device)
                 times[count].append((time.perf_counter() - start) * 1e3)
-                cache.crop(context)
+                cache.crop(-count)
             if progress is not None:
                 progress(min(seconds, seconds - (until - time.perf_counter())), seconds)
     return [_point(count, batch, np.array(taken[1:])) for count, taken in times.items()]

@@ -1,0 +1,214 @@
+"""From inputs and a chosen size to a Decision: evidence, assumptions and tripwires worked out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+
+from eagle3_core import __version__
+from eagle3_core.acceptance.model import per_position
+from eagle3_core.cost.hardware import Gpu
+from eagle3_core.decide.recommend import Constraints, Recommendation, recommend, verdict
+from eagle3_core.decide.record import Assumption, Choice, Decision, InputEvidence, Setting, Tripwire, token_set
+from eagle3_core.decide.sensitivity import sensitivity
+from eagle3_core.decide.tradeoff import TradeoffInputs, target_timing, tradeoff
+from eagle3_core.specs.drafter import check_draft_vocab
+from eagle3_core.specs.sizes import INHERITED, size_grid
+from eagle3_core.vocab.ranking import Ranking, mapping_at, rank
+
+
+def constraints_of(inputs: TradeoffInputs) -> Constraints:
+    """What the setting itself demands: no padded rows, and the checkpoint's size where it is locked."""
+    return Constraints(multiple_of=64 * inputs.draft_tp if inputs.draft_tp > 1 else 64, locked_size=inputs.locked_size)
+
+
+def option_sizes(inputs: TradeoffInputs, size: int, recommended: int) -> tuple[int, ...]:
+    """Sizes to compare side by side: chosen, recommended, the inherited 32,000, full."""
+    vocab = inputs.target.vocab_size
+    wanted = {size, recommended, vocab}
+    if vocab > INHERITED:
+        wanted.add(INHERITED)
+    return tuple(sorted(wanted))
+
+
+def full_table(inputs: TradeoffInputs, size: int) -> pl.DataFrame:
+    """The slider's grid and the chosen size."""
+    check_draft_vocab(size, inputs.target.vocab_size)
+    locked = {inputs.locked_size} if inputs.locked_size else set()
+    return tradeoff(inputs, sorted({*size_grid(inputs.target.vocab_size), size, *locked}))
+
+
+def ranking_of(inputs: TradeoffInputs) -> Ranking:
+    return rank(inputs.counts, inputs.strategy, force=inputs.force, weights=inputs.weights)
+
+
+def decide(
+    inputs: TradeoffInputs, size: int, *, created: str, decided_by: str = "", reason: str | None = None,
+    supersedes: str | None = None, hashes: dict[str, str] | None = None,
+) -> Decision:
+    """The record of choosing ``size``. ``created`` is the only thing in it that is not a function of the inputs."""
+    table = full_table(inputs, size)
+    recommendation = recommend(table, tolerance=inputs.tolerance, constraints=constraints_of(inputs))
+    ranking = ranking_of(inputs)
+    # A stand-in tokenizer's ids mean nothing to the target, so there is no token set to record.
+    tokens = None if inputs.stand_in else token_set(
+        mapping_at(ranking, size), ranking=inputs.strategy, forced=min(len(ranking.forced), size),
+        padding=ranking.padding(size))
+    moves = sensitivity(inputs, size, constraints_of(inputs))
+    chosen_reason = reason or (recommendation.reason if size == recommendation.size else "chosen by hand")
+    target = inputs.target
+    return Decision(
+        tool_version=__version__, created=created, decided_by=decided_by,
+        setting=Setting(
+            target=target.name, hidden_size=target.hidden_size, vocab_size=target.vocab_size,
+            tokenizer_sha256=inputs.counts.meta.tokenizer_sha256, from_scratch=inputs.locked_size is None,
+            k=inputs.k, draft_tp=inputs.draft_tp, target_tp=inputs.target_tp, batch=inputs.batch, dtype=inputs.dtype,
+            engine=inputs.engine, context=inputs.context,
+        ),
+        choice=Choice(
+            draft_vocab=size, reason=chosen_reason, recommended=recommendation.size,
+            equivalent_low=recommendation.low_size, equivalent_high=recommendation.high_size,
+            verdict=verdict(recommendation, table),
+        ),
+        token_set=tokens,
+        inputs=evidence_of(inputs, hashes or {}),
+        assumptions=assumptions_of(inputs),
+        tripwires=propose_tripwires(inputs, table, size),
+        options=option_sizes(inputs, size, recommendation.size),
+        table=tuple(_plain(row) for row in table.iter_rows(named=True)),
+        sensitivity=tuple(_plain(row) for row in moves.iter_rows(named=True)),
+        gaps=("the counts are another tokenizer's: no mapping can be made until the target's own are counted",)
+        if inputs.stand_in else (),
+        supersedes=supersedes,
+    )
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN or infinity: such a figure is absent."""
+    return {
+        key: None if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))) else value
+        for key, value in row.items()
+    }
+
+
+def evidence_of(inputs: TradeoffInputs, hashes: dict[str, str]) -> tuple[InputEvidence, ...]:
+    """Every input with its mark and source."""
+    counts, meta, times = inputs.counts, inputs.counts.meta, target_timing(inputs)
+    latency = inputs.latency
+    coverage_mark = "modelled" if inputs.stand_in else "measured"
+    if isinstance(latency, Gpu):
+        step = InputEvidence(name="draft step", value=f"roofline of {latency.label}", evidence="modelled",
+                             source=latency.source)
+    else:
+        state = ", machine disturbed" if latency.disturbed else ""
+        step = InputEvidence(name="draft step", value=f"{latency.device.name}, {latency.dtype}{state}",
+                             evidence="measured", source=f"measured {latency.created}", sha256=hashes.get("latency"))
+    return (
+        InputEvidence(name="target", value=f"H {inputs.target.hidden_size:,}, V {inputs.target.vocab_size:,}",
+                      evidence="published", source=inputs.target.source),
+        InputEvidence(name="token counts", value=f"{counts.tokens:,} tokens ({meta.tokens}), {meta.tokenizer}, "
+                      f"{len(meta.domains)} domains", evidence=coverage_mark,
+                      source=", ".join(f.name for f in meta.inputs), sha256=hashes.get("counts")),
+        step,
+        InputEvidence(name="acceptance", value=", ".join(f"{a:.3g}" for a in inputs.acceptance.alpha),
+                      evidence=inputs.acceptance.evidence, source=inputs.acceptance.source,
+                      sha256=hashes.get("acceptance")),
+        InputEvidence(name="target decode", value=f"{times.decode_ms:.3g} ms", evidence=times.evidence,
+                      source="given" if inputs.decode_ms else "latency source"),
+        InputEvidence(name="verify pass", value=f"{times.verify_ms:.3g} ms for {inputs.k + 1} tokens",
+                      evidence=times.evidence, source="given" if inputs.verify_ms else "latency source"),
+    )
+
+
+def assumptions_of(inputs: TradeoffInputs) -> tuple[Assumption, ...]:
+    """What was taken for granted, each with what would prove it wrong."""
+    out = [Assumption(text="Live traffic is like the counted data.",
+                      wrong_if="coverage of live tokens falls below its tripwire.")]
+    if inputs.acceptance.evidence == "assumed":
+        out.append(Assumption(text=f"alpha is {inputs.acceptance.alpha[0]:g} at full vocabulary.",
+                              wrong_if="a served or measured alpha differs by more than its tripwire allows."))
+    if inputs.acceptance.record is None or len(inputs.acceptance.record.points) < 2:
+        out.append(Assumption(text="Acceptance falls with coverage to the power 0.7.",
+                              wrong_if="acceptance measured at two sizes lies outside the band."))
+    if inputs.stand_in:
+        out.append(Assumption(text=f"The tokens of {inputs.counts.meta.tokenizer} stand in for the target's.",
+                              wrong_if="the target's own counts give another coverage."))
+    if isinstance(inputs.latency, Gpu):
+        out.append(Assumption(text="The device reaches the modelled share of its bandwidth.",
+                              wrong_if="a measured draft step is above its tripwire."))
+    return tuple(out)
+
+
+def propose_tripwires(inputs: TradeoffInputs, table: pl.DataFrame, size: int) -> tuple[Tripwire, ...]:
+    """The values at which another size would win by more than the tolerance, one input moved at a time.
+
+    An input whose whole range leaves the choice standing gets no tripwire, apart
+    from coverage: there a point below the lowest fold says the data has changed.
+    """
+    row = table.row(by_predicate=pl.col("draft_vocab") == size, named=True)
+    wires = [
+        Tripwire(metric="coverage", direction="below", value=round(row["coverage_low"] - 0.01, 4),
+                 reason="a point under the lowest fold: live tokens are not like the counted ones"),
+        Tripwire(metric="worst_coverage", direction="below", value=round(row["worst_coverage"] - 0.02, 4),
+                 reason=f"two points under {row['worst_domain']}, the worst domain when this was decided"),
+    ]
+    if inputs.locked_size is not None:
+        return tuple(wires)
+    alpha = per_position(inputs.acceptance.alpha, inputs.k)
+    sizes = table["draft_vocab"].to_list()
+
+    def at_alpha(value: float) -> bool:
+        scaled_alpha = tuple(float(min(a * value / alpha[0], 0.995)) for a in alpha)
+        moved = dataclasses.replace(inputs.acceptance, alpha=scaled_alpha, record=None)
+        return _holds(dataclasses.replace(inputs, acceptance=moved), sizes, size)
+
+    if alpha[0] > 0:
+        for direction, limit in (("below", 0.02), ("above", 0.99)):
+            edge = _edge(at_alpha, float(alpha[0]), limit)
+            if edge is not None:
+                wires.append(Tripwire(metric="alpha", direction=direction, value=round(edge, 3),  # type: ignore[arg-type]
+                                      reason="another size would win by more than the tolerance"))
+    from eagle3_core.decide.sensitivity import _pinned, scaled
+
+    pinned = _pinned(inputs)
+
+    def at_step(factor: float) -> bool:
+        changed = dataclasses.replace(inputs, latency=scaled(inputs.latency, factor), **pinned)
+        return _holds(changed, sizes, size)
+
+    for direction, limit in (("below", 0.05), ("above", 20.0)):
+        edge = _edge(at_step, 1.0, limit)
+        if edge is not None:
+            wires.append(Tripwire(metric="step_ms", direction=direction,  # type: ignore[arg-type]
+                                  value=float(f"{row['step_ms'] * edge:.4g}"),
+                                  reason="another size would win by more than the tolerance"))
+    return tuple(wires)
+
+
+def _holds(inputs: TradeoffInputs, sizes: list[int], size: int) -> bool:
+    """The chosen size is still within tolerance of the best."""
+    table = tradeoff(inputs, sizes)
+    here = table.row(by_predicate=pl.col("draft_vocab") == size, named=True)
+    return here["speedup"] >= float(table["speedup"].max()) * (1 - inputs.tolerance)  # type: ignore[arg-type]
+
+
+def _edge(holds: Callable[[float], bool], inside: float, limit: float, rounds: int = 9) -> float | None:
+    """Where ``holds`` turns false between ``inside`` and ``limit``, by bisection; None when it never does."""
+    if not holds(inside) or holds(limit):
+        return None
+    for _ in range(rounds):
+        middle = (inside * limit) ** 0.5
+        if holds(middle):
+            inside = middle
+        else:
+            limit = middle
+    return limit
+
+
+def recommended_for(inputs: TradeoffInputs) -> tuple[pl.DataFrame, Recommendation]:
+    """The grid's table and what it recommends."""
+    table = full_table(inputs, inputs.locked_size or inputs.target.vocab_size)
+    return table, recommend(table, tolerance=inputs.tolerance, constraints=constraints_of(inputs))

@@ -1,0 +1,219 @@
+"""The decision as a file that can be checked later: ``decision.json``, and ``DECISION.md`` made from it.
+
+It holds what was chosen and why, the whole tradeoff table it was chosen from,
+every input with its evidence and hash, the chosen token set itself, assumptions
+with what would prove each wrong, and tripwires: the conditions to look again.
+Its JSON schema is shipped as ``decision.schema.json``.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from eagle3_core.errors import Eagle3Error
+from eagle3_core.evidence import Evidence
+from eagle3_core.files import canonical_json, read_json
+from eagle3_core.vocab.mapping import VocabMapping, mapping_from_ids
+
+SCHEMA_VERSION = 1
+Metric = Literal["coverage", "worst_coverage", "alpha", "tau", "step_ms"]
+Direction = Literal["below", "above"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Setting(_Record):
+    """Where the choice holds. Another value of any of these is a reason to decide again."""
+
+    target: str
+    hidden_size: int
+    vocab_size: int
+    tokenizer_sha256: str
+    from_scratch: bool
+    """False when fine-tuning from a checkpoint, whose draft vocabulary is locked."""
+    k: int
+    draft_tp: int
+    target_tp: int
+    batch: int
+    dtype: str
+    engine: str
+    context: int
+
+
+class InputEvidence(_Record):
+    """One input, how it is known, and where it came from."""
+
+    name: str
+    value: str
+    evidence: Evidence
+    source: str
+    sha256: str | None = None
+
+
+class Assumption(_Record):
+    text: str
+    wrong_if: str
+
+
+class Tripwire(_Record):
+    """Decide again when ``metric`` is ``direction`` ``value``."""
+
+    metric: Metric
+    direction: Direction
+    value: float
+    reason: str
+
+    def tripped(self, found: float) -> bool:
+        return found < self.value if self.direction == "below" else found > self.value
+
+
+class Choice(_Record):
+    draft_vocab: int = Field(ge=1)
+    reason: str
+    recommended: int
+    equivalent_low: int
+    equivalent_high: int
+    verdict: str
+
+
+class TokenSet(_Record):
+    """The chosen target ids, as a compressed bitmap over V, and the ranking they come from."""
+
+    bitmap: str
+    ranking: str
+    forced: int
+    """How many of them were forced in."""
+    padding: int
+
+    def mapping(self, vocab_size: int) -> VocabMapping:
+        """Raises Eagle3Error when the bitmap is damaged."""
+        try:
+            packed = np.frombuffer(zlib.decompress(base64.b64decode(self.bitmap, validate=True)), dtype=np.uint8)
+        except (ValueError, zlib.error) as error:
+            raise Eagle3Error("field token_set.bitmap", found=error, expected="a compressed bitmap") from None
+        mask = np.unpackbits(packed)[:vocab_size].astype(bool)
+        if packed.size != math.ceil(vocab_size / 8):
+            raise Eagle3Error("field token_set.bitmap", found=f"{packed.size} bytes", expected=f"{vocab_size} bits")
+        return mapping_from_ids(np.flatnonzero(mask), vocab_size)
+
+
+def token_set(mapping: VocabMapping, *, ranking: str, forced: int, padding: int) -> TokenSet:
+    packed = zlib.compress(np.packbits(mapping.t2d).tobytes(), 9)
+    return TokenSet(bitmap=base64.b64encode(packed).decode(), ranking=ranking, forced=forced, padding=padding)
+
+
+class Decision(_Record):
+    schema_version: int = SCHEMA_VERSION
+    tool_version: str
+    created: str
+    decided_by: str = ""
+    setting: Setting
+    choice: Choice
+    token_set: TokenSet | None
+    """None where another tokenizer's counts stood in: there is no mapping until the target's own are counted."""
+    inputs: tuple[InputEvidence, ...]
+    assumptions: tuple[Assumption, ...]
+    tripwires: tuple[Tripwire, ...]
+    options: tuple[int, ...]
+    """Sizes compared side by side; each has its row in ``table``."""
+    table: tuple[dict[str, Any], ...]
+    sensitivity: tuple[dict[str, Any], ...] = ()
+    gaps: tuple[str, ...] = ()
+    """What is not known, for a record written after the fact."""
+    supersedes: str | None = None
+    """SHA-256 of the decision this one replaces."""
+
+    def row(self, size: int) -> dict[str, Any]:
+        for row in self.table:
+            if row["draft_vocab"] == size:
+                return row
+        raise Eagle3Error("decision has no row for a size", found=size)
+
+
+def decision_json(decision: Decision) -> str:
+    return canonical_json(decision.model_dump(mode="json"))
+
+
+def decision_schema() -> str:
+    return canonical_json(Decision.model_json_schema())
+
+
+def parse_decision(value: Any, where: object) -> Decision:
+    """Raises Eagle3Error naming the first bad field; a newer schema is refused by its number."""
+    version = value.get("schema_version") if isinstance(value, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise Eagle3Error("was made by a newer version", where=where, found=f"schema {version}",
+                          expected=f"at most {SCHEMA_VERSION}")
+    try:
+        decision = Decision.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Eagle3Error(f"field {'.'.join(map(str, first['loc'])) or '(root)'}", where=where, found=first["msg"],
+                          expected="a decision.json") from None
+    if decision.token_set is not None:
+        mapping = decision.token_set.mapping(decision.setting.vocab_size)
+        if mapping.draft_vocab_size != decision.choice.draft_vocab:
+            raise Eagle3Error("field token_set", where=where, found=f"{mapping.draft_vocab_size} ids",
+                              expected=f"{decision.choice.draft_vocab}")
+    decision.row(decision.choice.draft_vocab)
+    return decision
+
+
+def read_decision(path: str | Path) -> Decision:
+    return parse_decision(read_json(path), path)
+
+
+def _cell(value: str) -> str:
+    """Text inside a markdown table or line: no line breaks, pipes or markup of its own."""
+    out = "".join(ch if ch.isprintable() else " " for ch in value)
+    for mark in "\\`*_{}[]<>|#":
+        out = out.replace(mark, "\\" + mark)
+    return out
+
+
+def decision_markdown(decision: Decision) -> str:
+    """DECISION.md: the record for people."""
+    s, c = decision.setting, decision.choice
+    origin = "trained from scratch" if s.from_scratch else "fine-tuned, size locked by the checkpoint"
+    lines = [
+        f"# Draft vocabulary for {_cell(s.target)}: D = {c.draft_vocab:,}", "",
+        c.verdict, "",
+        f"- Chosen: {c.draft_vocab:,} of V = {s.vocab_size:,}, {_cell(c.reason)}",
+        f"- Equivalent: {c.equivalent_low:,} to {c.equivalent_high:,}",
+        f"- Setting: {origin}; K = {s.k}, draft TP {s.draft_tp}, target TP {s.target_tp}, batch {s.batch}, "
+        f"{s.dtype}, {s.engine}, context {s.context:,}",
+        f"- Decided: {_cell(decision.created)}" + (f" by {_cell(decision.decided_by)}" if decision.decided_by else ""),
+        "- Tokens: none yet, see below" if decision.token_set is None else
+        f"- Tokens: {decision.token_set.ranking} ranking, {decision.token_set.forced:,} forced, "
+        f"{decision.token_set.padding:,} padding", "",
+        "## Options", "",
+        "| D | coverage held out | worst domain | lm_head | draft step ms | tau | speedup | vs best |",
+        "|---:|---:|---|---:|---:|---:|---|---:|",
+    ]
+    for size in decision.options:
+        row = decision.row(size)
+        mark = " (chosen)" if size == c.draft_vocab else ""
+        lines.append(
+            f"| {size:,}{mark} | {row['coverage']:.2%} | {_cell(row['worst_domain'])} {row['worst_coverage']:.1%} "
+            f"| {row['lm_head_params'] / 1e6:,.1f}M | {row['step_ms']:.3g} | {row['tau']:.2f} "
+            f"| {row['speedup']:.2f}x, {row['speedup_low']:.2f} to {row['speedup_high']:.2f} | {row['vs_best']:+.1%} |")
+    lines += ["", "## Evidence", "", "| input | value | how known | source |", "|---|---|---|---|"]
+    lines += [f"| {_cell(i.name)} | {_cell(i.value)} | {i.evidence} | {_cell(i.source)} |" for i in decision.inputs]
+    lines += ["", "## Assumptions", ""]
+    lines += [f"- {a.text} Wrong if: {a.wrong_if}" for a in decision.assumptions]
+    lines += ["", "## Look again when", ""]
+    lines += [f"- {t.metric} is {t.direction} {t.value:.4g}: {t.reason}" for t in decision.tripwires]
+    lines.append("- the engine, draft or target TP, K, target or tokenizer changes"
+                 + ("" if s.from_scratch else ", or the drafter is trained from scratch"))
+    if decision.gaps:
+        lines += ["", "## Not known", "", *(f"- {_cell(gap)}" for gap in decision.gaps)]
+    return "\n".join(lines) + "\n"
