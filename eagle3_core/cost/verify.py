@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,10 @@ def load_target(path: str | Path, dtype: str, device: str = "auto") -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     path = Path(path)
     options: dict[str, Any] = {"dtype": getattr(torch, dtype), "local_files_only": True, "trust_remote_code": False}
     try:
@@ -59,7 +64,9 @@ def measure_target(
 
     times: dict[int, list[float]] = {count: [] for count in tokens}
     inputs = {count: draw(count) for count in tokens}
-    with torch.inference_mode():
+    with torch.inference_mode(), warnings.catch_warnings():
+        # Releases before 5.24 know the cache only by the name that later ones deprecate.
+        warnings.simplefilter("ignore", FutureWarning)
         cache = DynamicCache(config=model.config)
         model(draw(context), past_key_values=cache, use_cache=True, logits_to_keep=1)
         until = time.perf_counter() + seconds
