@@ -25,7 +25,6 @@ def load_target(path: str | Path, dtype: str, device: str = "auto") -> Any:
     """A causal language model from a folder or a GGUF file, dequantised. Never runs code that comes with it."""
     import torch
     from transformers import AutoModelForCausalLM
-
     from transformers.utils import logging
 
     logging.set_verbosity_error()
