@@ -1,7 +1,8 @@
 """The four pictures over one shared log axis, made once for the app and the report.
 
 Every mark that depends on the chosen size reads one Vega parameter, ``size``;
-moving it redraws nothing else. A size between two rows of the table is
+moving it redraws nothing else. A click picks the nearest row's size and is
+reported by the parameters ``pick1`` to ``pick4``. A size between two rows of the table is
 interpolated inside the chart: each data row carries its successor.
 
 One accent colour means the chosen D everywhere. The equivalent range is a
@@ -90,16 +91,19 @@ def tradeoff_chart(
     panels = _Panels(table, recommendation, THEMES[theme], width, height, inherited)
     charts = [panels.coverage(), panels.parameters(), panels.step(), panels.speedup()]
     columns = {"row": 4, "grid": 2, "column": 1}[layout]
-    chart = alt.concat(*charts, columns=columns, spacing=18).resolve_scale(x="shared", y="independent", color="independent")
+    chart = alt.concat(*charts, columns=columns, spacing=18).resolve_scale(
+        x="shared", y="independent", color="independent")
+    # ``configure`` replaces the whole configuration, so it comes first.
     return (
         chart.add_params(alt.param(name="size", value=size))
+        .configure(background="transparent", font="system-ui, -apple-system, Segoe UI, Roboto, sans-serif", padding=2)
         .configure_view(stroke=None)
         .configure_axis(grid=False, domainColor=THEMES[theme].rule, tickColor=THEMES[theme].rule,
                         labelColor=THEMES[theme].faint, labelFontSize=11, titleFontSize=11)
-        .configure_axisY(grid=True, gridColor=THEMES[theme].rule, gridOpacity=0.6, domain=False, ticks=False, tickCount=4)
+        .configure_axisY(grid=True, gridColor=THEMES[theme].rule, gridOpacity=0.6, domain=False, ticks=False,
+                         tickCount=4)
         .configure_title(color=THEMES[theme].text, fontSize=13, fontWeight=600, anchor="start", offset=8,
                          subtitleColor=THEMES[theme].faint, subtitleFontSize=11)
-        .configure(background="transparent", font="system-ui, -apple-system, Segoe UI, Roboto, sans-serif", padding=2)
     )
 
 
@@ -110,6 +114,7 @@ class _Panels:
         self.size = {"width": width, "height": height}
         self.low, self.high = int(table["draft_vocab"].min()), int(table["draft_vocab"].max())  # type: ignore[arg-type]
         self.inherited = inherited
+        self.panel = 0
         self.x = alt.X("d:Q", title=None, scale=alt.Scale(type="log", domain=[self.low, self.high], nice=False),
                        axis=alt.Axis(values=axis_ticks(self.low, self.high), labelExpr=TICK_LABEL, labelFlush=True))
 
@@ -195,7 +200,8 @@ class _Panels:
         return bool(self.table.row(by_predicate=pl.col("draft_vocab") == size, named=True)["interpolated"])
 
     def speedup(self) -> alt.LayerChart:
-        low, high = float(self.table["speedup_low"].min()), float(self.table["speedup_high"].max())  # type: ignore[arg-type]
+        low = float(self.table["speedup_low"].min())  # type: ignore[arg-type]
+        high = float(self.table["speedup_high"].max())  # type: ignore[arg-type]
         pad = (high - low) * 0.08 or 0.1
         y = self._y(max(0, low - pad), high + pad, ".1f" if high - low > 0.5 else ".2f", suffix="x")
         band = [{"d": d, "y": a, "y0": b} for d, a, b in zip(
@@ -214,7 +220,7 @@ class _Panels:
             none = alt.Chart(alt.InlineData([{"y": 1.0, "t": "no drafter"}]))
             layers += [
                 none.mark_rule(color=self.theme.faint, strokeDash=[2, 2]).encode(alt.Y("y:Q", **y)),
-                none.mark_text(align="right", dx=-2, dy=-6, x=self.size["width"], fontSize=11,
+                none.mark_text(align="right", dx=-2, dy=-6, x={"expr": "width"}, fontSize=11,
                                color=self.theme.faint).encode(alt.Y("y:Q", **y), text="t:N"),
             ]
         return self._panel(layers, main, y, "Projected speedup",
@@ -246,15 +252,19 @@ class _Panels:
         x_at.shorthand = "at:Q"
         y_at = alt.Y("v:Q", **y)
         flip = f"size > {(self.low * self.high**2) ** (1 / 3):.0f}"
+        text: dict[str, Any] = {"dy": 10, "fontSize": 12, "fontWeight": 700, "color": ACCENT}
         marker = [
             point.mark_rule(color=ACCENT, strokeWidth=1.5).encode(x_at),
             point.mark_point(filled=True, size=70, color=ACCENT, opacity=1).encode(x_at, y_at),
-            point.transform_filter(f"!({flip})").mark_text(
-                align="left", dx=8, dy=10, fontSize=12, fontWeight=700, color=ACCENT).encode(x_at, y_at, text="label:N"),
-            point.transform_filter(flip).mark_text(
-                align="right", dx=-8, dy=10, fontSize=12, fontWeight=700, color=ACCENT).encode(x_at, y_at, text="label:N"),
+            point.transform_filter(f"!({flip})").mark_text(align="left", dx=8, **text).encode(
+                x_at, y_at, text="label:N"),
+            point.transform_filter(flip).mark_text(align="right", dx=-8, **text).encode(x_at, y_at, text="label:N"),
         ]
-        return alt.layer(under, names, *layers, *marker).properties(
+        self.panel += 1
+        pick = alt.selection_point(name=f"pick{self.panel}", on="click", nearest=True, fields=["d"], empty=False)
+        clickable = alt.Chart(alt.InlineData(main)).mark_point(opacity=0, size=1).encode(
+            self.x, alt.Y("y:Q", **y)).add_params(pick)
+        return alt.layer(under, names, *layers, *marker, clickable).properties(
             **self.size, title=alt.TitleParams(title, subtitle=subtitle))
 
 

@@ -1,0 +1,202 @@
+"""The report: one HTML file that opens from ``file://`` with no network, complete without its script.
+
+The pictures are SVG made from the app's own charts; the script replaces them by
+live ones once the inlined Vega has started. A strict content security policy
+with hashes lets exactly these scripts run. Text comes from token tables and
+file names and is hostile: Jinja escapes it, JSON is escaped for script blocks,
+and the script writes text only.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import jinja2
+
+from eagle3_core.decide.conclude import option_sizes
+from eagle3_core.decide.record import decision_json
+from eagle3_core.decide.tradeoff import COLUMNS
+from eagle3_core.report import text
+from eagle3_core.report.charts import THEMES
+from eagle3_core.report.data import ReportData, explorer_payload
+
+GLOSSARY = {
+    "measured": "Measured: seen on a machine or counted in data.",
+    "derived": "Derived: arithmetic on dimensions.",
+    "published": "Published: from a paper, model card or tracker.",
+    "modelled": "Modelled: a formula with fitted constants.",
+    "inherited": "Inherited: taken over and not re-examined.",
+    "assumed": "Assumed: chosen without evidence.",
+}
+OPTION_ROWS: tuple[tuple[str, str], ...] = (
+    ("coverage", "coverage, held out"), ("worst", "worst domain"), ("lm_head", "lm_head"), ("bytes", "lm_head bytes"),
+    ("trainable", "trainable"), ("training", "training memory"), ("step", "draft step"), ("tau", "tau"),
+    ("speedup", "projected speedup"), ("even", "break-even alpha"),
+)
+
+
+@functools.cache
+def web_file(name: str) -> str:
+    return resources.files("eagle3_core.report").joinpath("web", name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def vega_bundle() -> str:
+    """Vega, Vega-Lite and vega-embed as one script that sets ``globalThis.vegaEmbed``."""
+    import vl_convert
+
+    code = vl_convert.javascript_bundle("globalThis.vegaEmbed = vegaEmbed;")
+    # The bundle's last line exports; a classic script wraps it so that its constants stay its own.
+    return code
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(web_file), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=False, lstrip_blocks=False,
+    )
+    environment.globals["glossary"] = GLOSSARY
+    return environment
+
+
+def script_json(value: Any) -> str:
+    """JSON that may stand inside a script element."""
+    out = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return out.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def chart_svg(chart: dict[str, Any], *, columns: int = 2) -> str:
+    """The chart as an SVG whose theme colours are CSS variables, so that one picture serves light and dark."""
+    import vl_convert
+
+    spec = json.loads(json.dumps(chart))
+    spec["columns"] = columns
+    for part in spec["concat"]:
+        part["width"], part["height"] = 400 if columns == 2 else 255, 165
+    svg = vl_convert.vegalite_to_svg(spec)
+    names = {"text": "--ink", "faint": "--faint", "rule": "--line", "band": "--band"}
+    for key, variable in names.items():
+        colour = getattr(THEMES["light"], key)
+        svg = svg.replace(f'"{colour}"', f'"var({variable},{colour})"')
+    return svg
+
+
+def _option_value(key: str, row: dict[str, Any]) -> str:
+    digits = 1 if row["speedup_high"] - row["speedup_low"] >= 0.1 else 2
+    even = row["break_even_alpha"]
+    return {
+        "coverage": lambda: text.percent(row["coverage"]),
+        "worst": lambda: f"{row['worst_domain']} {text.percent(row['worst_coverage'])}",
+        "lm_head": lambda: text.count(row["lm_head_params"]),
+        "bytes": lambda: text.gigabytes(row["lm_head_bytes"]),
+        "trainable": lambda: text.count(row["trainable_params"]),
+        "training": lambda: text.gigabytes(row["training_bytes"]),
+        "step": lambda: text.milliseconds(row["step_ms"]),
+        "tau": lambda: f"{row['tau']:.2f}",
+        "speedup": lambda: f"{row['speedup']:.{digits}f}x, {row['speedup_low']:.{digits}f} to "
+                           f"{row['speedup_high']:.{digits}f}",
+        "even": lambda: "none" if even is None or even != even else f"{even:.2f}",
+    }[key]()
+
+
+def _options(payload: dict[str, Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
+    names = {payload["vocab"]: "full", payload["recommended"]: "recommended"}
+    if payload["vocab"] > 32_000:
+        names.setdefault(32_000, "inherited")
+    out = [{"key": "chosen", "name": "chosen", "size": payload["size"]}]
+    out += [{"key": str(size), "name": names.get(size, "option"), "size": size}
+            for size in sizes if size != payload["size"] or size in names]
+    return out
+
+
+def explorer_context(payload: dict[str, Any], svg: str, sizes: Sequence[int]) -> dict[str, Any]:
+    """What the explorer's template needs besides the payload."""
+    by_size = {row["draft_vocab"]: row for row in payload["rows"]}
+    row, base = by_size[payload["size"]], dict(by_size[payload["baseline"]])
+    base["is_full"] = payload["baseline"] == payload["vocab"]
+    best = max(r["speedup"] for r in payload["rows"])
+    options = _options(payload, sizes)
+    return {
+        "p": payload, "cards": text.cards(row, base, best), "svg": svg, "options": options,
+        "slider": [r["draft_vocab"] for r in payload["rows"]].index(payload["size"]),
+        "option_rows": [(key, name, [_option_value(key, by_size[o["size"]]) for o in options])
+                        for key, name in OPTION_ROWS],
+    }
+
+
+def render_explorer(payload: dict[str, Any], svg: str = "", sizes: Sequence[int] = ()) -> str:
+    """The explorer's markup alone, for the app and its first paint."""
+    context = explorer_context(payload, svg, sizes or default_options(payload))
+    template = _environment().from_string(
+        "{% import 'explorer.html.j2' as e with context %}{{ e.explorer(p, cards, options) }}")
+    return template.render(**context)
+
+
+def render_options(payload: dict[str, Any], sizes: Sequence[int] = ()) -> str:
+    """The side-by-side table alone."""
+    context = explorer_context(payload, "", sizes or default_options(payload))
+    template = _environment().from_string(
+        "{% import 'explorer.html.j2' as e with context %}{{ e.side_by_side(p, options) }}")
+    return template.render(**context)
+
+
+def default_options(payload: dict[str, Any]) -> tuple[int, ...]:
+    wanted = {payload["recommended"], payload["vocab"]} | ({32_000} if payload["vocab"] > 32_000 else set())
+    if payload["inherited"]:
+        wanted.add(payload["inherited"])
+    return tuple(sorted(wanted))
+
+
+def render_html(data: ReportData) -> str:
+    """The whole report. The same data gives the same text."""
+    payload = explorer_payload(
+        data.table, data.recommendation, data.verdict, data.size, inherited=data.inputs.locked_size,
+        stand_in=data.inputs.counts.meta.tokenizer if data.inputs.stand_in else None,
+    )
+    svg = chart_svg(payload["chart"])
+    scripts = {
+        "vega": "(function(){" + _classic(vega_bundle()) + "})();",
+        "explorer": web_file("explorer.js") + web_file("report.js"),
+    }
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+                      for code in scripts.values())
+    context = explorer_context(payload, svg, option_sizes(data.inputs, data.size, data.recommendation.size))
+    left = [] if data.left_out is None else data.left_out.to_dicts()
+    return _environment().get_template("report.html.j2").render(
+        **context, data=data, d=data.decision, scripts=scripts, script_hashes=hashes, css=web_file("explorer.css"),
+        page_css=web_file("report.css"), payload_json=script_json(payload),
+        decision_json=script_json(json.loads(decision_json(data.decision))), left=left,
+        domains=list(data.inputs.counts.domains), columns=COLUMNS, percent=text.percent,
+        command=_command(data),
+    )
+
+
+def _classic(module: str) -> str:
+    """A module script as a classic one: what it exports is already set on globalThis."""
+    lines = module.rstrip().splitlines()
+    kept = [line for line in lines if not line.startswith("export ")]
+    code = "\n".join(kept)
+    cut = code.rfind("export{")
+    return code[:cut] if cut >= 0 and "\n" not in code[cut:].strip() else code
+
+
+def _command(data: ReportData) -> str:
+    """The command that makes this report again, with file names in place of paths."""
+    s = data.decision.setting
+    latency = data.inputs.latency
+    source = latency.name if hasattr(latency, "fit") else f"{s.target}.latency.json"
+    parts = ["eagle3 report", f"--target {s.target}", "--counts COUNTS.parquet", f"--latency {source}",
+             f"--size {data.size}", f"--k {s.k}", f"--draft-tp {s.draft_tp}", f"--target-tp {s.target_tp}",
+             f"--batch {s.batch}", f"--dtype {s.dtype}", f"--engine {s.engine}"]
+    if data.inputs.decode_ms:
+        parts.append(f"--decode-ms {data.inputs.decode_ms:g}")
+    if data.inputs.stand_in:
+        parts.append("--stand-in")
+    return " ".join([*parts, "--out report.html"])
