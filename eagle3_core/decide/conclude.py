@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -86,10 +87,16 @@ def decide(
     )
 
 
+def rounded(value: Any, digits: int = 6) -> Any:
+    """A float at ``digits`` significant digits; JSON has no NaN or infinity, so such a figure is None."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN or infinity: such a figure is absent."""
     return {
-        key: None if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))) else value
+        key: [rounded(item) for item in value] if isinstance(value, list) else rounded(value)
         for key, value in row.items()
     }
 

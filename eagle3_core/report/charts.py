@@ -55,16 +55,20 @@ TICK_LABEL = "datum.value >= 1000 ? (datum.value % 1024 == 0 ? format(datum.valu
              "format(datum.value / 1000, ',.0f') + 'k') : format(datum.value, ',')"
 
 
-def _rows(table: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Long rows: series, d, y and the next point of the same series (d2, y2)."""
+def _rows(
+    table: pl.DataFrame, columns: Sequence[tuple[str, str]], *, successor: bool = True
+) -> list[dict[str, Any]]:
+    """Long rows: series, d, y and, for a line the marker follows, the next point of the series (d2, y2)."""
     sizes = table["draft_vocab"].to_list()
     out = []
     for name, series in columns:
         values = table[name].to_list()
         for index, (size, value) in enumerate(zip(sizes, values, strict=True)):
             last = index + 1 == len(sizes)
-            out.append({"series": series, "d": size, "y": value, "d2": 1e12 if last else sizes[index + 1],
-                        "y2": value if last else values[index + 1]})
+            row = {"series": series, "d": size, "y": value}
+            if successor:
+                row |= {"d2": 1e12 if last else sizes[index + 1], "y2": value if last else values[index + 1]}
+            out.append(row)
     return out
 
 
@@ -94,7 +98,7 @@ def tradeoff_chart(
     chart = alt.concat(*charts, columns=columns, spacing=18).resolve_scale(
         x="shared", y="independent", color="independent")
     # ``configure`` replaces the whole configuration, so it comes first.
-    return (
+    styled = (
         chart.add_params(alt.param(name="size", value=size))
         .configure(background="transparent", font="system-ui, -apple-system, Segoe UI, Roboto, sans-serif", padding=2)
         .configure_view(stroke=None)
@@ -105,6 +109,8 @@ def tradeoff_chart(
         .configure_title(color=THEMES[theme].text, fontSize=13, fontWeight=600, anchor="start", offset=8,
                          subtitleColor=THEMES[theme].faint, subtitleFontSize=11)
     )
+    styled.datasets = panels.datasets
+    return styled
 
 
 class _Panels:
@@ -114,9 +120,16 @@ class _Panels:
         self.size = {"width": width, "height": height}
         self.low, self.high = int(table["draft_vocab"].min()), int(table["draft_vocab"].max())  # type: ignore[arg-type]
         self.inherited = inherited
+        self.datasets: dict[str, list[dict[str, Any]]] = {}
         self.panel = 0
         self.x = alt.X("d:Q", title=None, scale=alt.Scale(type="log", domain=[self.low, self.high], nice=False),
                        axis=alt.Axis(values=axis_ticks(self.low, self.high), labelExpr=TICK_LABEL, labelFlush=True))
+
+    def _data(self, rows: list[dict[str, Any]]) -> alt.NamedData:
+        """Rows by name: Altair copies a chart at every step, inline rows with it, which takes seconds."""
+        name = next((known for known, held in self.datasets.items() if held is rows), f"d{len(self.datasets)}")
+        self.datasets[name] = rows
+        return alt.NamedData(name=name)
 
     def coverage(self) -> alt.LayerChart:
         names = [c for c in self.table.columns if c.startswith(DOMAIN_PREFIX)]
@@ -127,16 +140,16 @@ class _Panels:
         modelled = self.table["coverage_evidence"][0] != "measured"
         floor = max(0.0, float(min(data[name].min() for name in names)) - 4)  # type: ignore[type-var]
         y = self._y(floor, 100, "~f", suffix="%")
-        lines = _rows(data, list(zip(names, labels, strict=True)))
+        lines = _rows(data, list(zip(names, labels, strict=True)), successor=False)
         pooled = _rows(data, [("coverage", "all tokens")])
         color = alt.Color("series:N", scale=alt.Scale(domain=labels, range=colours), legend=None)
-        domain_lines = alt.Chart(alt.InlineData(lines)).mark_line(strokeWidth=1.5, clip=True).encode(
+        domain_lines = alt.Chart(self._data(lines)).mark_line(strokeWidth=1.5, clip=True).encode(
             self.x, alt.Y("y:Q", **y), color)
         # Lines meet at V, so they are named at the left, where they are apart.
         starts = [row for row in lines if row["d"] == self.low] if len(names) > 1 else []
-        naming = alt.Chart(alt.InlineData(_spread(starts, (100 - floor) * 14 / self.size["height"]))).mark_text(
+        naming = alt.Chart(self._data(_spread(starts, (100 - floor) * 14 / self.size["height"]))).mark_text(
             align="left", dx=4, dy=-5, fontSize=11, clip=True).encode(self.x, alt.Y("y:Q", **y), color, text="series:N")
-        main = alt.Chart(alt.InlineData(pooled)).mark_line(
+        main = alt.Chart(self._data(pooled)).mark_line(
             strokeWidth=3, color=self.theme.strong, strokeDash=[6, 3] if modelled else [1, 0]).encode(
             self.x, alt.Y("y:Q", **y))
         return self._panel([domain_lines, main, naming], pooled, y, "Coverage, held out",
@@ -147,13 +160,13 @@ class _Panels:
         top = float(data["trainable_params"].max())  # type: ignore[arg-type]
         y = self._y(0, top * 1.05, "~s" if top < 1000 else ",.0f", suffix="M")
         head = _rows(data, [("lm_head_params", "lm_head")])
-        whole = _rows(data, [("trainable_params", "trainable")])
+        whole = _rows(data, [("trainable_params", "trainable")], successor=False)
         layers = [
-            alt.Chart(alt.InlineData(whole)).mark_line(strokeWidth=1.5, color=self.theme.faint).encode(
+            alt.Chart(self._data(whole)).mark_line(strokeWidth=1.5, color=self.theme.faint).encode(
                 self.x, alt.Y("y:Q", **y)),
-            alt.Chart(alt.InlineData(head)).mark_line(strokeWidth=3, color=self.theme.strong).encode(
+            alt.Chart(self._data(head)).mark_line(strokeWidth=3, color=self.theme.strong).encode(
                 self.x, alt.Y("y:Q", **y)),
-            alt.Chart(alt.InlineData([whole[0], head[0]])).mark_text(
+            alt.Chart(self._data([whole[0], head[0]])).mark_text(
                 align="left", dx=4, dy=-7, fontSize=11, color=self.theme.faint).encode(
                 self.x, alt.Y("y:Q", **y), text="series:N"),
         ]
@@ -178,17 +191,17 @@ class _Panels:
         ends = [row | {"y": (row["y"] + row["y0"]) / 2} for row in bands if row["d"] == self.high]
         ends = [row for row in ends if self._part_height(row, bands) * self.size["height"] / top > 12]
         layers = [
-            alt.Chart(alt.InlineData(bands)).mark_area(opacity=0.35, clip=True).encode(
+            alt.Chart(self._data(bands)).mark_area(opacity=0.35, clip=True).encode(
                 self.x, alt.Y("y:Q", **y), alt.Y2("y0:Q"), color),
-            alt.Chart(alt.InlineData(total)).mark_line(
+            alt.Chart(self._data(total)).mark_line(
                 strokeWidth=3, color=self.theme.strong, strokeDash=[6, 3] if modelled else [1, 0]).encode(
                 self.x, alt.Y("y:Q", **y)),
-            alt.Chart(alt.InlineData(ends)).mark_text(align="right", dx=-6, fontSize=11, color=self.theme.text).encode(
+            alt.Chart(self._data(ends)).mark_text(align="right", dx=-6, fontSize=11, color=self.theme.text).encode(
                 self.x, alt.Y("y:Q", **y), text="series:N"),
         ]
         if not modelled:
             dots = [row for row in total if not self._interpolated(row["d"])]
-            layers.append(alt.Chart(alt.InlineData(dots)).mark_point(
+            layers.append(alt.Chart(self._data(dots)).mark_point(
                 size=22, filled=True, color=self.theme.strong).encode(self.x, alt.Y("y:Q", **y)))
         return self._panel(layers, total, y, "Draft step, ms", self._mark("latency_evidence"),
                            "format(VALUE, '.3~g') + ' ms'")
@@ -209,15 +222,15 @@ class _Panels:
         main = _rows(self.table, [("speedup", "speedup")])
         r = self.recommendation
         layers: list[alt.Chart] = [
-            alt.Chart(alt.InlineData([{"d": r.low_size, "d2": r.high_size}])).mark_rect(
+            alt.Chart(self._data([{"d": r.low_size, "d2": r.high_size}])).mark_rect(
                 color=self.theme.band, opacity=0.9).encode(self.x, alt.X2("d2:Q")),
-            alt.Chart(alt.InlineData(band)).mark_area(opacity=0.18, color=self.theme.strong, clip=True).encode(
+            alt.Chart(self._data(band)).mark_area(opacity=0.18, color=self.theme.strong, clip=True).encode(
                 self.x, alt.Y("y:Q", **y), alt.Y2("y0:Q")),
-            alt.Chart(alt.InlineData(main)).mark_line(
+            alt.Chart(self._data(main)).mark_line(
                 strokeWidth=3, color=self.theme.strong, strokeDash=[6, 3]).encode(self.x, alt.Y("y:Q", **y)),
         ]
         if low - pad < 1 < high + pad:
-            none = alt.Chart(alt.InlineData([{"y": 1.0, "t": "no drafter"}]))
+            none = alt.Chart(self._data([{"y": 1.0, "t": "no drafter"}]))
             layers += [
                 none.mark_rule(color=self.theme.faint, strokeDash=[2, 2]).encode(alt.Y("y:Q", **y)),
                 none.mark_text(align="right", dx=-2, dy=-6, x={"expr": "width"}, fontSize=11,
@@ -243,10 +256,10 @@ class _Panels:
         baselines = [{"d": INHERITED, "t": "32,000"}] if self.low < INHERITED < self.high else []
         if self.inherited and self.inherited not in (INHERITED, self.high):
             baselines.append({"d": self.inherited, "t": "inherited"})
-        under = alt.Chart(alt.InlineData(baselines)).mark_rule(color=self.theme.faint, opacity=0.45).encode(self.x)
-        names = alt.Chart(alt.InlineData(baselines)).mark_text(
+        under = alt.Chart(self._data(baselines)).mark_rule(color=self.theme.faint, opacity=0.45).encode(self.x)
+        names = alt.Chart(self._data(baselines)).mark_text(
             align="center", baseline="bottom", y=-2, fontSize=10, color=self.theme.faint).encode(self.x, text="t:N")
-        point = alt.Chart(alt.InlineData(main)).transform_filter(AT_SIZE).transform_calculate(
+        point = alt.Chart(self._data(main)).transform_filter(AT_SIZE).transform_calculate(
             at="size", v=INTERPOLATED, label=label.replace("VALUE", f"({INTERPOLATED})"))
         x_at = self.x.copy(deep=True)
         x_at.shorthand = "at:Q"
@@ -262,7 +275,7 @@ class _Panels:
         ]
         self.panel += 1
         pick = alt.selection_point(name=f"pick{self.panel}", on="click", nearest=True, fields=["d"], empty=False)
-        clickable = alt.Chart(alt.InlineData(main)).mark_point(opacity=0, size=1).encode(
+        clickable = alt.Chart(self._data(main)).mark_point(opacity=0, size=1).encode(
             self.x, alt.Y("y:Q", **y)).add_params(pick)
         return alt.layer(under, names, *layers, *marker, clickable).properties(
             **self.size, title=alt.TitleParams(title, subtitle=subtitle))

@@ -7,13 +7,12 @@ page's script. ``ReportData`` is all of it.
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from eagle3_core.decide.conclude import constraints_of, full_table, option_sizes, ranking_of
+from eagle3_core.decide.conclude import constraints_of, full_table, option_sizes, ranking_of, rounded
 from eagle3_core.decide.recommend import Recommendation, recommend, verdict
 from eagle3_core.decide.record import Decision
 from eagle3_core.decide.tradeoff import COLUMNS, TradeoffInputs
@@ -100,9 +99,7 @@ def options_of(inputs: TradeoffInputs, size: int, recommended: int) -> tuple[int
 
 def _number(value: Any) -> Any:
     """Six significant digits; NaN and infinity become null."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value
+    return rounded(value, 6)
 
 
 def _rounded(value: Any) -> Any:
@@ -110,4 +107,5 @@ def _rounded(value: Any) -> Any:
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_rounded(item) for item in value]
-    return _number(value)
+    # A picture needs no more.
+    return rounded(value, 5)

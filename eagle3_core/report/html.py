@@ -13,6 +13,7 @@ import base64
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -80,7 +81,12 @@ def chart_svg(chart: dict[str, Any], *, columns: int = 2) -> str:
     spec["columns"] = columns
     for part in spec["concat"]:
         part["width"], part["height"] = 400 if columns == 2 else 255, 165
+        # The layer that catches clicks is invisible and its nearest-point cells are most of the file.
+        part["layer"] = part["layer"][:-1]
+    spec["params"] = [param for param in spec["params"] if param["name"] == "size"]
     svg = vl_convert.vegalite_to_svg(spec)
+    # Hundredths of a pixel are enough; longer numbers double the file.
+    svg = re.sub(r"(\d+\.\d\d)\d+", r"\1", svg)
     names = {"text": "--ink", "faint": "--faint", "rule": "--line", "band": "--band"}
     for key, variable in names.items():
         colour = getattr(THEMES["light"], key)
