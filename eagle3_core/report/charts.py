@@ -47,7 +47,7 @@ THEMES = {
 
 def axis_ticks(low: int, high: int) -> list[int]:
     """1k, 4k, 16k, 32,000, 64k and V, as far as they fit without touching."""
-    ticks = [t for t in (1_024, 4_096, 16_384, 65_536) if low <= t < high / 1.8]
+    ticks = [t for t in (1_024, 4_096, 16_384, 65_536) if low <= t < high / 2.4]
     return [*ticks, high]
 
 
@@ -95,22 +95,23 @@ def tradeoff_chart(
     panels = _Panels(table, recommendation, THEMES[theme], width, height, inherited)
     charts = [panels.coverage(), panels.parameters(), panels.step(), panels.speedup()]
     columns = {"row": 4, "grid": 2, "column": 1}[layout]
-    chart = alt.concat(*charts, columns=columns, spacing=18).resolve_scale(
-        x="shared", y="independent", color="independent")
-    # ``configure`` replaces the whole configuration, so it comes first.
-    styled = (
-        chart.add_params(alt.param(name="size", value=size))
-        .configure(background="transparent", font="system-ui, -apple-system, Segoe UI, Roboto, sans-serif", padding=2)
-        .configure_view(stroke=None)
-        .configure_axis(grid=False, domainColor=THEMES[theme].rule, tickColor=THEMES[theme].rule,
-                        labelColor=THEMES[theme].faint, labelFontSize=11, titleFontSize=11)
-        .configure_axisY(grid=True, gridColor=THEMES[theme].rule, gridOpacity=0.6, domain=False, ticks=False,
-                         tickCount=4)
-        .configure_title(color=THEMES[theme].text, fontSize=13, fontWeight=600, anchor="start", offset=8,
-                         subtitleColor=THEMES[theme].faint, subtitleFontSize=11)
+    chart = alt.concat(*charts, columns=columns, spacing=18)
+    # Assigned rather than chained: each chained call copies the whole chart.
+    chart.resolve = alt.Resolve(scale=alt.ScaleResolveMap(x="shared", y="independent", color="independent"))
+    held = chart.params if isinstance(chart.params, list) else []
+    chart.params = [*held, alt.param(name="size", value=size).param]
+    chart.config = alt.Config(
+        background="transparent", font="system-ui, -apple-system, Segoe UI, Roboto, sans-serif", padding=2,
+        view=alt.ViewConfig(stroke=None),
+        axis=alt.AxisConfig(grid=False, domainColor=THEMES[theme].rule, tickColor=THEMES[theme].rule,
+                            labelColor=THEMES[theme].faint, labelFontSize=11, titleFontSize=11),
+        axisY=alt.AxisConfig(grid=True, gridColor=THEMES[theme].rule, gridOpacity=0.6, domain=False, ticks=False,
+                             tickCount=4),
+        title=alt.TitleConfig(color=THEMES[theme].text, fontSize=13, fontWeight=600, anchor="start", offset=8,
+                              subtitleColor=THEMES[theme].faint, subtitleFontSize=11),
     )
-    styled.datasets = panels.datasets
-    return styled
+    chart.datasets = panels.datasets
+    return chart
 
 
 class _Panels:
@@ -123,7 +124,8 @@ class _Panels:
         self.datasets: dict[str, list[dict[str, Any]]] = {}
         self.panel = 0
         self.x = alt.X("d:Q", title=None, scale=alt.Scale(type="log", domain=[self.low, self.high], nice=False),
-                       axis=alt.Axis(values=axis_ticks(self.low, self.high), labelExpr=TICK_LABEL, labelFlush=True))
+                       axis=alt.Axis(values=axis_ticks(self.low, self.high), labelExpr=TICK_LABEL, labelFlush=True,
+                                    labelOverlap=False))
 
     def _data(self, rows: list[dict[str, Any]]) -> alt.NamedData:
         """Rows by name: Altair copies a chart at every step, inline rows with it, which takes seconds."""

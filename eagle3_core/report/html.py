@@ -178,10 +178,17 @@ def render_html(data: ReportData) -> str:
     return _environment().get_template("report.html.j2").render(
         **context, data=data, d=data.decision, scripts=scripts, script_hashes=hashes, css=web_file("explorer.css"),
         page_css=web_file("report.css"), payload_json=script_json(payload),
-        decision_json=script_json(json.loads(decision_json(data.decision))), left=left,
+        decision_json=script_json(_shown_decision(data)), left=left,
         domains=list(data.inputs.counts.domains), columns=COLUMNS, percent=text.percent,
         command=_command(data),
     )
+
+
+def _shown_decision(data: ReportData) -> dict[str, Any]:
+    """The decision with the rows of its options only: all rows are in the page once already, as its data."""
+    value = json.loads(decision_json(data.decision))
+    value["table"] = [row for row in value["table"] if row["draft_vocab"] in value["options"]]
+    return value
 
 
 def _classic(module: str) -> str:
