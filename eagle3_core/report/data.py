@@ -77,7 +77,8 @@ def explorer_payload(
         "best": recommendation.best_size,
         "slower": recommendation.slower_than_none,
         "standIn": stand_in,
-        "chart": _rounded(chart.to_dict()),
+        "published": None,
+        "chart": _rounded(chart.to_dict(validate=False)),
         "themes": {name: dataclasses.asdict(theme) for name, theme in THEMES.items()},
         "explain": {name: column._asdict() for name, column in COLUMNS.items()},
     }

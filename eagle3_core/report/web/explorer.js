@@ -103,7 +103,7 @@ const E3 = (() => {
       for (const cell of all("[data-chosen-size]")) cell.textContent = whole(size);
       slider.value = String(nearest(size));
       slider.setAttribute("aria-valuetext", whole(size) + " tokens");
-      if (field !== root.activeElement && document.activeElement !== field) field.value = String(size);
+      if (field !== root.getRootNode().activeElement) field.value = String(size);
       for (const button of all("[data-pick]")) button.setAttribute("aria-pressed", String(Number(button.dataset.pick) === size));
       if (view) view.signal("size", size).runAsync();
       clearTimeout(announce);

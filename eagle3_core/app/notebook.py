@@ -1,0 +1,255 @@
+"""What the cells of ``apps/choose_vocab.py`` call: layout helpers over the core, nothing that can be wrong.
+
+Data never enters markdown or raw HTML here: it goes through marimo's own
+escaping elements, or through the report's templates, which escape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import marimo as mo
+
+from eagle3_core.app.screen import Screen, build, screen_of
+from eagle3_core.app.sources import MAX_UPLOAD, Catalogue, add_upload, catalogue, get_counts, get_latency, get_target
+from eagle3_core.app.state import AppState, parse_query
+from eagle3_core.app.widget import Explorer, explorer
+from eagle3_core.cost.hardware import Gpu
+from eagle3_core.cost.roofline import ENGINES
+from eagle3_core.decide.conclude import constraints_of, decide, evidence_of, ranking_of
+from eagle3_core.decide.record import read_decision
+from eagle3_core.decide.sensitivity import sensitivity
+from eagle3_core.errors import Eagle3Error
+from eagle3_core.report.data import payload_of
+from eagle3_core.report.html import render_explorer, render_options, web_file
+from eagle3_core.specs.parameters import DTYPE_BYTES
+from eagle3_core.vocab.coverage import left_out
+
+__all__ = ["ENGINES", "MAX_UPLOAD", "catalogue", "explorer"]
+DTYPES = tuple(DTYPE_BYTES)
+SERVED_VARIABLE = "EAGLE3_SERVED"
+"""Set by our own server: only then do the other apps have addresses to link to."""
+LOG = logging.getLogger("eagle3")
+
+
+def known(value: str, names: Iterable[str]) -> str | None:
+    return value if value in set(names) else None
+
+
+def powers(limit: int, also: int) -> dict[str, int]:
+    """1, 2, 4 ... up to ``limit``, and the value in use."""
+    values = {1 << i for i in range(limit.bit_length()) if 1 << i <= limit} | {also}
+    return {str(value): value for value in sorted(values)}
+
+
+def snapped(alpha: float) -> float:
+    """The slider's nearest step; the exact value of a link stays in the state until the slider is moved."""
+    return round(min(max(round(alpha / 0.05) * 0.05, 0.05), 0.95), 2)
+
+
+def for_target(name: str, state: AppState, c: Catalogue) -> dict[str, Any]:
+    """What changes with the target: counts and profile that fit it, the size starts from the recommendation."""
+    target = get_target(c, name)
+    values: dict[str, Any] = {"target": name, "d": None, "locked": None, "decode_tps": None}
+    fitting = [n for n in sorted(c.counts) if get_counts(c, n).vocab_size == target.vocab_size]
+    if fitting and state.counts not in fitting:
+        values["counts"] = fitting[0]
+    elif not fitting:
+        # The nearest vocabulary stands in, and the screen says so.
+        values["counts"] = min(sorted(c.counts), key=lambda n: abs(get_counts(c, n).vocab_size - target.vocab_size))
+    latency = get_latency(c, state.latency)
+    if not isinstance(latency, Gpu) and latency.drafter.hidden_size != target.hidden_size:
+        values |= {"latency": "h200", "dtype": "bfloat16"}
+    return values
+
+
+def for_latency(name: str, c: Catalogue) -> dict[str, Any]:
+    source = get_latency(c, name)
+    if isinstance(source, Gpu):
+        return {"latency": name}
+    return {"latency": name, "dtype": source.dtype, "draft_tp": source.draft_tp}
+
+
+def receive(files: Sequence[Any], c: Catalogue, state: AppState) -> tuple[Catalogue, AppState, tuple[str, str]]:
+    """Add uploads; a good one is chosen at once, a bad one leaves everything as it was."""
+    taken = []
+    for file in files:
+        try:
+            c, kind, name = add_upload(c, file.name, file.contents)
+            if kind == "decision":
+                state = _state_of_decision(name, state, c)
+            elif kind == "targets":
+                state = dataclasses.replace(state, **for_target(name, dataclasses.replace(state, target=name), c))
+            elif kind == "latency":
+                state = dataclasses.replace(state, **for_latency(name, c))
+            else:
+                state = dataclasses.replace(state, **{kind: name})
+        except Eagle3Error as error:
+            return c, state, ("warn", str(error))
+        taken.append(kind.removesuffix("s") if kind == "targets" else kind)
+    return c, state, ("info", f"Loaded: {', '.join(taken)}.")
+
+
+def _state_of_decision(path: str, state: AppState, c: Catalogue) -> AppState:
+    """Restore what a decision says of its setting; sources that are not loaded stay as they are."""
+    decision = read_decision(path)
+    s = decision.setting
+    values: dict[str, Any] = {
+        "k": s.k, "draft_tp": s.draft_tp, "target_tp": s.target_tp, "batch": s.batch, "dtype": s.dtype,
+        "engine": s.engine, "d": decision.choice.draft_vocab,
+        "locked": None if s.from_scratch else decision.choice.draft_vocab,
+    }
+    if s.target in c.target_names():
+        values = {**for_target(s.target, state, c), **values, "target": s.target}
+    for name in sorted(c.counts):
+        if get_counts(c, name).meta.tokenizer_sha256 == s.tokenizer_sha256:
+            values["counts"] = name
+    return dataclasses.replace(state, **values)
+
+
+def notice(kind: str, text: str) -> Any:
+    return mo.callout(mo.plain_text(text), kind=kind)  # type: ignore[arg-type]
+
+
+def navigation(current: str) -> Any:
+    """Links between the apps, where one server serves them; else the title alone."""
+    title = "<b>EAGLE-3 draft vocabulary</b>"
+    if os.environ.get(SERVED_VARIABLE):
+        pages = [name for name in os.environ[SERVED_VARIABLE].split(",") if name]
+        links = "".join(
+            f'<a href="/{html.escape(name)}/"{" aria-current=page" if name == current else ""}>{html.escape(name)}</a>'
+            for name in pages)
+        return mo.Html(f'<nav class="e3-nav" aria-label="Apps">{title}{links if len(pages) > 1 else ""}</nav>')
+    return mo.Html(f'<nav class="e3-nav">{title}</nav>')
+
+
+def try_screen(state: AppState, c: Catalogue) -> tuple[Screen | None, str | None]:
+    """The screen, or what is wrong in one line. Whatever is not bad input is logged once with its traceback."""
+    try:
+        return screen_of(state, c), None
+    except Eagle3Error as error:
+        return None, str(error)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        LOG.exception("the screen could not be computed")
+        return None, "These inputs could not be computed; the server's log has the details. Change one of them."
+
+
+def feed(widget: Explorer, screen: Screen | None) -> None:
+    """Send a new screen to the page. Markup goes last: its arrival makes the page redraw."""
+    if screen is None:
+        return
+    widget.payload = screen.payload
+    widget.size = screen.size
+    widget.markup = render_explorer(screen.payload) + f"<!-- {hash(screen.payload['query']) & 0xFFFFFF:x} -->"
+
+
+def size_of(value: dict[str, Any] | None, screen: Screen) -> int:
+    """The size on the slider, kept inside the target's vocabulary."""
+    size = int((value or {}).get("size") or screen.size)
+    vocab = screen.inputs.target.vocab_size
+    return min(max(size, min(64, vocab)), vocab)
+
+
+def options_tab(screen: Screen, size: int) -> Any:
+    payload = payload_of(screen.inputs, size)
+    page = f"<style>{web_file('explorer.css')}</style><div class='e3'>{render_options(payload)}</div>"
+    # The table is made by the report's template, which escapes everything it is given.
+    return mo.Html(page)
+
+
+def left_out_tab(screen: Screen, size: int) -> Any:
+    if screen.inputs.stand_in:
+        return notice("info", "The counts are another tokenizer's, so the target's left-out tokens are not known.")
+    frame = left_out(screen.inputs.counts, ranking_of(screen.inputs), size, 500)
+    if frame.is_empty():
+        return notice("info", "Nothing that was counted is left out at this size.")
+    share = [name for name in frame.columns if name.startswith("share")]
+    return mo.ui.table(
+        frame, selection=None, page_size=15, show_column_summaries=False, show_data_types=False, show_download=True,
+        format_mapping={"count": "{:,}", "rank": "{:,}", **dict.fromkeys(share, "{:.5%}")},
+    )
+
+
+def sensitivity_tab(screen: Screen, size: int) -> Any:
+    frame = sensitivity(screen.inputs, size, constraints_of(screen.inputs))
+    return mo.vstack([
+        mo.plain_text(f"One input changed at a time; the last column is what D = {size:,} gives up there."),
+        mo.ui.table(
+            frame, selection=None, pagination=False, show_column_summaries=False, show_data_types=False,
+            show_search=False, show_download=False,
+            format_mapping={"recommended": "{:,}", "low": "{:,}", "high": "{:,}", "speedup": "{:.2f}x",
+                            "cost_of_size": "{:.1%}"},
+        ),
+    ])
+
+
+def evidence_tab(screen: Screen, size: int) -> Any:
+    del size
+    rows = [i.model_dump(include={"name", "value", "evidence", "source"}) for i in evidence_of(screen.inputs, {})]
+    meta = screen.inputs.counts.meta
+    notes = [mo.plain_text(note) for note in meta.notes]
+    return mo.vstack([
+        mo.ui.table(rows, selection=None, pagination=False, show_column_summaries=False, show_data_types=False,
+                    show_search=False, show_download=False, wrapped_columns=["source", "value"]),
+        *notes,
+    ])
+
+
+def stamp() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def export_tab(screen: Screen, size: int) -> Any:
+    """Downloads of exactly what is on screen, made when asked for, by the functions behind the CLI."""
+    from eagle3_core.export.bundle import bundle_name, make_bundle, zip_bytes
+    from eagle3_core.report.data import report_data
+    from eagle3_core.report.html import render_html
+
+    inputs, root = screen.inputs, bundle_name(screen.inputs.target.name, size)
+
+    def bundle() -> bytes:
+        return zip_bytes(make_bundle(inputs, size, created=stamp()), root)
+
+    def report() -> bytes:
+        return render_html(report_data(inputs, decide(inputs, size, created=stamp()))).encode()
+
+    lines: list[Any] = [
+        mo.hstack([
+            mo.download(_told(bundle), filename=f"{root}.zip", mimetype="application/zip",
+                        label="Export bundle (.zip)"),
+            mo.download(_told(report), filename=f"{root}.html", mimetype="text/html", label="Report (.html)"),
+        ], justify="start", gap=0.5, wrap=True),
+        mo.plain_text(
+            f"For D = {size:,}: draft config.json, mapping files, launch commands, decision.json, DECISION.md and the "
+            "report, for SGLang, vLLM, SpecForge, speculators, ModelOpt and EAGLE."),
+    ]
+    if inputs.stand_in:
+        lines.append(notice("warn", "Without the target's own counts the bundle holds configs and commands but no "
+                                    "mapping: another tokenizer's ids mean nothing here."))
+    return mo.vstack(lines)
+
+
+def _told(make: Callable[[], bytes]) -> Callable[[], bytes]:
+    """A download that fails is logged with its traceback; the page gets the reason as text."""
+
+    def made() -> bytes:
+        try:
+            return make()
+        except Eagle3Error as error:
+            return f"{error}\n".encode()
+
+    return made
+
+
+def state_from(query: dict[str, str]) -> AppState:
+    return parse_query(query)[0]
+
+
+def inputs_of(state: AppState, c: Catalogue) -> Any:
+    return build(state, c)[0]

@@ -1,0 +1,113 @@
+"""From state to what the screen shows, cached for all visitors: the same state is computed once."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3_core.app.sources import Catalogue, get_acceptance, get_counts, get_latency, get_target
+from eagle3_core.app.state import AppState, to_query
+from eagle3_core.cost.hardware import Gpu
+from eagle3_core.decide.conclude import recommended_for
+from eagle3_core.decide.tradeoff import TradeoffInputs
+from eagle3_core.errors import Eagle3Error
+from eagle3_core.report.data import payload_of
+from eagle3_core.report.html import chart_svg, render_explorer
+from eagle3_core.specs.drafter import MIN_DRAFT_VOCAB
+
+PUBLISHED = {
+    "kimi-k2.5": "Published for this target: 98.3 % at 32,000, the share of the training corpus's own tokens. "
+                 "It is a point of another kind than the held-out curve here.",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Screen:
+    """``payload`` feeds the explorer; ``notices`` say what was changed to make the state fit."""
+
+    inputs: TradeoffInputs
+    payload: dict[str, Any]
+    size: int
+    notices: tuple[str, ...]
+
+
+class _Key:
+    """Catalogues are compared by what they hold."""
+
+    def __init__(self, state: AppState, c: Catalogue) -> None:
+        self.state, self.catalogue = state, c
+        self._id = (state, *(tuple(sorted(getattr(c, f.name).items())) for f in dataclasses.fields(c)))
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._id == other._id
+
+
+def screen_of(state: AppState, c: Catalogue) -> Screen:
+    """Raises Eagle3Error when the state cannot be computed at all."""
+    return _screen(_Key(state, c))
+
+
+@functools.lru_cache(maxsize=128)
+def _screen(key: _Key) -> Screen:
+    state, c = key.state, key.catalogue
+    inputs, notices = build(state, c)
+    vocab = inputs.target.vocab_size
+    size = state.d
+    if size is not None and not min(MIN_DRAFT_VOCAB, vocab) <= size <= vocab:
+        notices.append(f"D = {size:,} is outside 64 to {vocab:,}; the recommendation is shown")
+        size = None
+    if inputs.locked_size is not None and size is None:
+        size = inputs.locked_size
+    if size is None:
+        size = recommended_for(inputs)[1].size
+    payload = payload_of(inputs, size)
+    payload["query"] = to_query(state.without_size())
+    payload["published"] = PUBLISHED.get(inputs.target.name)
+    return Screen(inputs, payload, size, tuple(notices))
+
+
+def build(state: AppState, c: Catalogue) -> tuple[TradeoffInputs, list[str]]:
+    """Inputs of a state. What contradicts the chosen profile or target gives way, and is said."""
+    notices: list[str] = []
+    target, counts = get_target(c, state.target), get_counts(c, state.counts)
+    latency = get_latency(c, state.latency)
+    dtype, draft_tp = state.dtype, state.draft_tp
+    if not isinstance(latency, Gpu):
+        if latency.drafter.hidden_size != target.hidden_size or latency.drafter.vocab_size != target.vocab_size:
+            raise Eagle3Error(f"the latency profile is of {latency.target}, not of {target.name}",
+                              fix="choose its own profile, or a modelled device")
+        if latency.dtype != dtype:
+            notices.append(f"{latency.dtype} is used: the profile was measured in it")
+            dtype = latency.dtype
+        if latency.draft_tp != draft_tp:
+            notices.append(f"draft TP {latency.draft_tp} is used: the profile was measured with it")
+            draft_tp = latency.draft_tp
+    elif target.num_heads % draft_tp:
+        notices.append(f"draft TP {draft_tp} does not divide {target.num_heads} heads; 1 is used")
+        draft_tp = 1
+    locked = state.locked
+    if locked is not None and not min(MIN_DRAFT_VOCAB, target.vocab_size) <= locked <= target.vocab_size:
+        notices.append(f"a checkpoint of D = {locked:,} cannot belong to this target; from scratch is shown")
+        locked = None
+    return TradeoffInputs(
+        target=target, counts=counts, latency=latency,
+        acceptance=get_acceptance(c, state.acceptance, state.alpha), strategy=state.ranking, k=state.k,
+        draft_tp=draft_tp, target_tp=state.target_tp, batch=state.batch, dtype=dtype, engine=state.engine,
+        decode_ms=1e3 / state.decode_tps if state.decode_tps else None, locked_size=locked,
+    ), notices
+
+
+@functools.lru_cache(maxsize=32)
+def _first_paint(key: _Key) -> str:
+    screen = _screen(key)
+    return render_explorer(screen.payload, chart_svg(screen.payload["chart"], columns=4))
+
+
+def first_paint(state: AppState, c: Catalogue) -> str:
+    """The explorer's markup with pictures, for the page to show before the live one has started."""
+    return _first_paint(_Key(state, c))

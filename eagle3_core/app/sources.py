@@ -1,0 +1,160 @@
+"""The catalogue: which counts, latency and acceptance files can be chosen, and reading them once for all visitors.
+
+Names are file names without their suffix; paths never reach the page. Files
+come from the bundled samples, from the folders the server was given with
+``--data``, and from uploads, which are checked before they are offered.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from eagle3_core.acceptance.model import AcceptanceSource, acceptance_from_record, assumed_alpha
+from eagle3_core.acceptance.record import read_acceptance
+from eagle3_core.corpus.counts import TokenCounts, read_counts
+from eagle3_core.cost.hardware import Gpu, devices
+from eagle3_core.cost.profile import LatencyProfile, read_profile
+from eagle3_core.decide.record import read_decision
+from eagle3_core.errors import Eagle3Error, suggest
+from eagle3_core.resources import samples_folder
+from eagle3_core.specs.presets import presets
+from eagle3_core.specs.target import TargetSpec, target_from_config
+
+SUFFIXES = {"counts": ".counts.parquet", "latency": ".latency.json", "acceptance": ".acceptance.json"}
+MAX_UPLOAD = 200 << 20
+DATA_VARIABLE = "EAGLE3_DATA"
+"""Folders of ``eagle3 app --data``, handed to the notebooks through the environment."""
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Name -> path, by kind. ``targets`` holds config files beside the presets."""
+
+    counts: dict[str, Path] = field(default_factory=dict)
+    latency: dict[str, Path] = field(default_factory=dict)
+    acceptance: dict[str, Path] = field(default_factory=dict)
+    targets: dict[str, Path] = field(default_factory=dict)
+
+    def latency_names(self) -> list[str]:
+        return [*sorted(self.latency), *devices()]
+
+    def target_names(self) -> list[str]:
+        return [*sorted(self.targets), *presets()]
+
+
+def data_folders() -> tuple[Path, ...]:
+    given = os.environ.get(DATA_VARIABLE, "")
+    return (samples_folder(), *(Path(p) for p in given.split(os.pathsep) if p))
+
+
+def catalogue(folders: tuple[Path, ...] | None = None) -> Catalogue:
+    """Everything found in the data folders, one level of sub-folders deep."""
+    found: dict[str, dict[str, Path]] = {"counts": {}, "latency": {}, "acceptance": {}, "targets": {}}
+    for folder in folders or data_folders():
+        for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
+            for kind, suffix in SUFFIXES.items():
+                if path.name.endswith(suffix) and path.is_file():
+                    found[kind].setdefault(path.name.removesuffix(suffix), path)
+            if path.name == "config.json":
+                found["targets"].setdefault(path.parent.name, path)
+    return Catalogue(**found)
+
+
+def add_upload(current: Catalogue, name: str, content: bytes) -> tuple[Catalogue, str, str]:
+    """Check an uploaded file and add it: (catalogue, kind, its name).
+
+    The kind is told by the suffix, for JSON by what it holds. Raises Eagle3Error
+    naming the file when it is none of ours, too large or damaged.
+    """
+    base = os.path.basename(name.replace("\\", "/"))[:120] or "upload"
+    if len(content) > MAX_UPLOAD:
+        raise Eagle3Error("is too large", where=base, found=f"{len(content):,} bytes",
+                          expected=f"at most {MAX_UPLOAD:,}")
+    folder = Path(tempfile.gettempdir()) / f"eagle3-uploads-{os.getuid() if hasattr(os, 'getuid') else 0}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    stored = folder / f"{hashlib.sha256(content).hexdigest()[:24]}{Path(base).suffix[:16]}"
+    if not stored.exists():
+        stored.write_bytes(content)
+    try:
+        kind = _kind_of(base, stored)
+    except Eagle3Error as error:
+        # The stored name is ours; the user knows the file by theirs.
+        error.where = base
+        raise
+    label = base
+    for suffix in (*SUFFIXES.values(), ".json", ".parquet"):
+        label = label.removesuffix(suffix)
+    label = "".join(ch if ch.isprintable() else "_" for ch in label)[:100] or "upload"
+    if kind == "decision":
+        return current, kind, str(stored)
+    return replace(current, **{kind: {**getattr(current, kind), label: stored}}), kind, label
+
+
+def _kind_of(name: str, stored: Path) -> str:
+    if name.endswith(".parquet"):
+        read_counts(stored)
+        return "counts"
+    if name.endswith(".json"):
+        from eagle3_core.files import read_json
+
+        value = read_json(stored)
+        keys = set(value) if isinstance(value, dict) else set()
+        if "bandwidth_gbps" in keys:
+            read_profile(stored)
+            return "latency"
+        if "points" in keys:
+            read_acceptance(stored)
+            return "acceptance"
+        if "token_set" in keys:
+            read_decision(stored)
+            return "decision"
+        target_from_config(stored)
+        return "targets"
+    raise Eagle3Error("is of no known kind", where=name,
+                      expected="*.counts.parquet, *.latency.json, *.acceptance.json, decision.json or config.json")
+
+
+@functools.lru_cache(maxsize=8)
+def _counts(path: Path, stamp: float) -> TokenCounts:
+    return read_counts(path)
+
+
+@functools.lru_cache(maxsize=32)
+def _profile(path: Path, stamp: float) -> LatencyProfile:
+    return read_profile(path)
+
+
+def _lookup(kind: str, names: dict[str, Path], name: str) -> Path:
+    if name not in names:
+        known = ", ".join(sorted(names)[:8]) or "none is loaded"
+        raise Eagle3Error(f"no {kind} of that name", found=repr(name), expected=known, fix=suggest(name, names))
+    return names[name]
+
+
+def get_counts(c: Catalogue, name: str) -> TokenCounts:
+    path = _lookup("token counts", c.counts, name)
+    return _counts(path, path.stat().st_mtime)
+
+
+def get_latency(c: Catalogue, name: str) -> LatencyProfile | Gpu:
+    if name in devices():
+        return devices()[name]
+    path = _lookup("latency profile", c.latency, name)
+    return _profile(path, path.stat().st_mtime)
+
+
+def get_acceptance(c: Catalogue, name: str, alpha: float) -> AcceptanceSource:
+    if not name:
+        return assumed_alpha(alpha)
+    return acceptance_from_record(read_acceptance(_lookup("acceptance", c.acceptance, name)))
+
+
+def get_target(c: Catalogue, name: str) -> TargetSpec:
+    if name in presets():
+        return presets()[name]
+    return target_from_config(_lookup("target", c.targets, name))
