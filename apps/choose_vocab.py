@@ -14,7 +14,7 @@ with app.setup:
     import marimo as mo
 
     from eagle3_core.app import notebook as nb
-    from eagle3_core.app.state import EXAMPLES, RANKINGS, parse_query
+    from eagle3_core.app.state import RANKINGS, parse_query
 
 
 @app.cell
@@ -124,16 +124,6 @@ def sidebar(acceptance_input, alpha_input, batch_input, counts_input, decode_inp
 
 
 @app.cell
-def examples(set_state):
-    example_buttons = mo.ui.array([
-        mo.ui.button(label=name, on_click=lambda _, state=state: set_state(state)) for name, state in EXAMPLES.items()
-    ])
-    mo.hstack([nb.navigation("choose"), mo.hstack(list(example_buttons), justify="end", gap=0.3, wrap=True)],
-              justify="space-between", wrap=True)
-    return
-
-
-@app.cell
 def compute(get_catalogue, get_state):
     screen, problem = nb.try_screen(get_state(), get_catalogue())
     return problem, screen
@@ -143,26 +133,22 @@ def compute(get_catalogue, get_state):
 def make_explorer():
     explorer_widget = nb.explorer()
     explorer = mo.ui.anywidget(explorer_widget)
+    explorer
     return explorer, explorer_widget
 
 
 @app.cell
-def feed(explorer_widget, screen):
-    nb.feed(explorer_widget, screen)
+def feed(explorer_widget, link_notices, problem, screen):
+    nb.feed(explorer_widget, screen, link_notices)
+    nb.notice("warn", problem) if problem else None
     return
 
 
 @app.cell
-def messages(link_notices, problem, screen):
-    _all = [*link_notices, *(screen.notices if screen else ()), *([problem] if problem else [])]
-    mo.vstack([nb.notice("warn", text) for text in _all]) if _all else None
-    return
-
-
-@app.cell
-def show_explorer(explorer, screen):
-    mo.stop(screen is None, nb.notice("warn", "Nothing can be shown for these inputs: change the one named above."))
-    explorer
+def back(explorer, explorer_widget, set_state):
+    _ = explorer.value
+    if (_asked := nb.restored(explorer_widget)) is not None:
+        set_state(_asked)
     return
 
 

@@ -7,16 +7,16 @@ escaping elements, or through the report's templates, which escape.
 from __future__ import annotations
 
 import dataclasses
-import html
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qsl
 
 import marimo as mo
 
-from eagle3_core.app.screen import Screen, build, screen_of
+from eagle3_core.app.pages import view_markup
+from eagle3_core.app.screen import Screen, build, row_of, screen_of
 from eagle3_core.app.sources import MAX_UPLOAD, Catalogue, add_upload, catalogue, get_counts, get_latency, get_target
 from eagle3_core.app.state import AppState, parse_query
 from eagle3_core.app.widget import Explorer, explorer
@@ -27,14 +27,12 @@ from eagle3_core.decide.record import read_decision
 from eagle3_core.decide.sensitivity import sensitivity
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.report.data import payload_of
-from eagle3_core.report.html import render_explorer, render_options, web_file
+from eagle3_core.report.html import render_options, web_file
 from eagle3_core.specs.parameters import DTYPE_BYTES
 from eagle3_core.vocab.coverage import left_out
 
 __all__ = ["ENGINES", "MAX_UPLOAD", "catalogue", "explorer"]
 DTYPES = tuple(DTYPE_BYTES)
-SERVED_VARIABLE = "EAGLE3_SERVED"
-"""Set by our own server: only then do the other apps have addresses to link to."""
 LOG = logging.getLogger("eagle3")
 
 
@@ -117,18 +115,6 @@ def notice(kind: str, text: str) -> Any:
     return mo.callout(mo.plain_text(text), kind=kind)  # type: ignore[arg-type]
 
 
-def navigation(current: str) -> Any:
-    """Links between the apps, where one server serves them; else the title alone."""
-    title = "<b>EAGLE-3 draft vocabulary</b>"
-    if os.environ.get(SERVED_VARIABLE):
-        pages = [name for name in os.environ[SERVED_VARIABLE].split(",") if name]
-        links = "".join(
-            f'<a href="/{html.escape(name)}/"{" aria-current=page" if name == current else ""}>{html.escape(name)}</a>'
-            for name in pages)
-        return mo.Html(f'<nav class="e3-nav" aria-label="Apps">{title}{links if len(pages) > 1 else ""}</nav>')
-    return mo.Html(f'<nav class="e3-nav">{title}</nav>')
-
-
 def try_screen(state: AppState, c: Catalogue) -> tuple[Screen | None, str | None]:
     """The screen, or what is wrong in one line. Whatever is not bad input is logged once with its traceback."""
     try:
@@ -140,13 +126,18 @@ def try_screen(state: AppState, c: Catalogue) -> tuple[Screen | None, str | None
         return None, "These inputs could not be computed; the server's log has the details. Change one of them."
 
 
-def feed(widget: Explorer, screen: Screen | None) -> None:
-    """Send a new screen to the page. Markup goes last: its arrival makes the page redraw."""
+def feed(widget: Explorer, screen: Screen | None, notices: Sequence[str] = ()) -> None:
+    """Send a new screen to the page; without one the old figures stay, marked as out of date."""
     if screen is None:
+        widget.stale = True
         return
-    widget.payload = screen.payload
-    widget.size = screen.size
-    widget.markup = render_explorer(screen.payload) + f"<!-- {hash(screen.payload['query']) & 0xFFFFFF:x} -->"
+    widget.show(screen.payload, view_markup(screen, notices), lambda size: row_of(screen.inputs, screen.payload, size))
+
+
+def restored(widget: Explorer) -> AppState | None:
+    """The state that the page asks to go back to: an example, or the browser's Back button."""
+    query = widget.take_restore()
+    return None if query is None else parse_query(dict(parse_qsl(query, max_num_fields=64)))[0]
 
 
 def size_of(value: dict[str, Any] | None, screen: Screen) -> int:

@@ -11,10 +11,10 @@ from eagle3_core.app.sources import Catalogue, get_acceptance, get_counts, get_l
 from eagle3_core.app.state import AppState, to_query
 from eagle3_core.cost.hardware import Gpu
 from eagle3_core.decide.conclude import recommended_for
-from eagle3_core.decide.tradeoff import TradeoffInputs
+from eagle3_core.decide.tradeoff import TradeoffInputs, tradeoff
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.report.data import payload_of
-from eagle3_core.report.html import chart_svg, render_explorer
+from eagle3_core.report.data import payload_of, table_rows
+from eagle3_core.report.html import chart_svg
 from eagle3_core.specs.drafter import MIN_DRAFT_VOCAB
 
 PUBLISHED = {
@@ -102,12 +102,26 @@ def build(state: AppState, c: Catalogue) -> tuple[TradeoffInputs, list[str]]:
     ), notices
 
 
-@functools.lru_cache(maxsize=32)
-def _first_paint(key: _Key) -> str:
-    screen = _screen(key)
-    return render_explorer(screen.payload, chart_svg(screen.payload["chart"], columns=4))
+@functools.lru_cache(maxsize=64)
+def _first_svg(key: _Key) -> str:
+    svg = chart_svg(_screen(key).payload["chart"], columns=4)
+    _DRAWN.add(key)
+    return svg
 
 
-def first_paint(state: AppState, c: Catalogue) -> str:
-    """The explorer's markup with pictures, for the page to show before the live one has started."""
-    return _first_paint(_Key(state, c))
+_DRAWN: set[_Key] = set()
+
+
+def first_svg(state: AppState, c: Catalogue, *, wait: bool = True) -> str:
+    """The pictures of a state as one SVG; without ``wait`` only if they are drawn already."""
+    key = _Key(state, c)
+    return _first_svg(key) if wait or key in _DRAWN else ""
+
+
+def row_of(inputs: TradeoffInputs, payload: dict[str, Any], size: int) -> dict[str, Any] | None:
+    """The table's row of a size that the payload does not hold, as the page wants it."""
+    if any(row["draft_vocab"] == size for row in payload["rows"]):
+        return None
+    if not min(MIN_DRAFT_VOCAB, inputs.target.vocab_size) <= size <= inputs.target.vocab_size:
+        return None
+    return table_rows(tradeoff(inputs, (size,)))[0]

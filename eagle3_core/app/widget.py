@@ -1,82 +1,97 @@
 """The explorer as a widget: the report's own markup and script, fed by Python, reporting only the chosen size.
 
-Moving the slider costs no round trip; Python hears the size once it rests. The
-widget owns the URL: each settled change is one history entry, so Back undoes.
+Moving the slider costs no round trip: figures come from the table in the page and
+the pictures move by one Vega parameter. Python hears the size once it rests, and
+answers with one more row where the size lies between those of the table.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
 
 import anywidget
 import traitlets
 
-from eagle3_core.report.html import vega_bundle, web_file
+from eagle3_core.app.vega import cached_bundle
+from eagle3_core.report.html import web_file
 
-_GLUE = """
-function render({ model, el }) {
-  let handle = null, told = 0, written = 0;
-  const place = () => "?" + [model.get("payload").query, "d=" + handle.size].filter(Boolean).join("&");
-  const write = (replace) => {
-    if (!handle || !model.get("owns_url") || location.search === place()) return;
-    history[replace ? "replaceState" : "pushState"]({ d: handle.size }, "", place() + location.hash);
-  };
-  const tell = (size) => { model.set("size", size); model.save_changes(); };
-  const onSize = (size) => {
-    clearTimeout(told); told = setTimeout(() => tell(size), 150);
-    clearTimeout(written); written = setTimeout(() => write(false), 500);
-  };
-  const onReady = () => { const cover = document.getElementById("first-paint"); if (cover) cover.remove(); };
-  function build() {
-    const payload = model.get("payload");
-    if (!payload || !payload.rows) return;
-    const first = handle === null;
-    if (handle) handle.destroy();
-    el.classList.add("e3");
-    el.innerHTML = model.get("markup");
-    handle = E3.hydrate(el, payload, { onSize, onReady });
-    write(first);
-  }
-  const back = () => {
-    const query = new URLSearchParams(location.search), size = Number(query.get("d"));
-    query.delete("d");
-    if (query.toString() !== new URLSearchParams(model.get("payload").query).toString()) { location.reload(); return; }
-    if (handle && size) { handle.setSize(size, true); tell(size); }
-  };
-  const want = () => { if (handle && model.get("want")) { handle.setSize(model.get("want")); } };
-  addEventListener("popstate", back);
-  model.on("change:markup", build);
-  model.on("change:want", want);
-  build();
-  return () => { removeEventListener("popstate", back); if (handle) handle.destroy(); };
-}
-export default { render };
+SERVED = "EAGLE3_SERVED"
+"""Set by our server, whose pages load Vega beside the notebook; elsewhere the widget brings it."""
+_SHIM = """
+export default { render(context) { return globalThis.E3View.attach(context); } };
 """
 
 
 @functools.cache
-def script() -> str:
-    return "\n".join((vega_bundle(), web_file("explorer.js"), _GLUE))
+def app_file(name: str) -> str:
+    return resources.files("eagle3_core.app").joinpath("web", name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def page_script() -> str:
+    """Explorer and view as one classic script; running it twice changes nothing."""
+    return "if (!globalThis.E3View) {\n" + web_file("explorer.js") + "globalThis.E3 = E3;\n" + app_file("view.js") + "}\n"
+
+
+@functools.cache
+def styles() -> str:
+    return web_file("explorer.css") + app_file("view.css")
+
+
+def module_script(*, served: bool) -> str:
+    """The widget's module: with Vega inside unless the page has it already."""
+    vega = "" if served else "if (!globalThis.vegaEmbed) {\n" + cached_bundle() + "}\n"
+    return vega + page_script() + _SHIM
 
 
 class Explorer(anywidget.AnyWidget):
-    """``payload`` then ``markup`` are set by Python (the markup's change redraws); ``size`` comes back."""
+    """``payload`` and ``markup`` hold the picture; raising ``version`` draws it. ``size`` comes back."""
 
     _esm = ""
     _css = ""
     payload = traitlets.Dict({}).tag(sync=True)
     markup = traitlets.Unicode("").tag(sync=True)
+    version = traitlets.Int(0).tag(sync=True)
+    stale = traitlets.Bool(False).tag(sync=True)
     size = traitlets.Int(0).tag(sync=True)
     want = traitlets.Int(0).tag(sync=True)
     """Set by Python to move the marker, for buttons outside the widget."""
-    owns_url = traitlets.Bool(True).tag(sync=True)
+    restore = traitlets.Unicode("").tag(sync=True)
+    """A query to go back to, after a time stamp: set by the page on Back and by the examples."""
+    extra = traitlets.Dict({}).tag(sync=True)
+    """One more row of the table, for a size that was typed."""
+    row_for: Callable[[int], dict[str, Any] | None] | None = None
+    _restored = ""
 
-    def __init__(self, **values: object) -> None:
-        super().__init__(**values)
+    @traitlets.observe("size")
+    def _fetch_row(self, change: dict[str, Any]) -> None:
+        if self.row_for is not None and change["new"]:
+            row = self.row_for(change["new"])
+            if row is not None:
+                self.extra = row
+
+    def show(self, payload: dict[str, Any], markup: str, row_for: Callable[[int], dict[str, Any] | None]) -> None:
+        """Draw new inputs."""
+        self.row_for = row_for
+        with self.hold_sync():
+            self.payload, self.markup, self.stale = payload, markup, False
+            self.version += 1
+
+    def take_restore(self) -> str | None:
+        """The query asked for since the last call, or None."""
+        asked = self.restore
+        if asked == self._restored:
+            return None
+        self._restored = asked
+        return asked.partition("|")[2]
 
 
 def explorer() -> Explorer:
     """A widget with its script in place; the script is made on first use."""
-    Explorer._esm = script()
-    Explorer._css = web_file("explorer.css")
+    Explorer._esm = module_script(served=bool(os.environ.get(SERVED)))
+    Explorer._css = styles()
     return Explorer()

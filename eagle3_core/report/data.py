@@ -52,17 +52,22 @@ def report_data(inputs: TradeoffInputs, decision: Decision) -> ReportData:
     return ReportData(inputs, decision, table, recommendation, verdict(recommendation, table), size, missing)
 
 
+def table_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """The table as the page's script reads it."""
+    domains = [c for c in table.columns if c.startswith(DOMAIN_PREFIX)]
+    return [
+        {key: _number(row[key]) for key in FIGURES} | {
+            "domains": {name.removeprefix(DOMAIN_PREFIX): _number(row[name]) for name in domains}}
+        for row in table.iter_rows(named=True)
+    ]
+
+
 def explorer_payload(
     table: pl.DataFrame, recommendation: Recommendation, sentence: str, size: int, *, inherited: int | None = None,
     stand_in: str | None = None,
 ) -> dict[str, Any]:
     """JSON-ready data of the interactive part: rows, baselines, the chart and the explanations."""
-    domains = [c for c in table.columns if c.startswith(DOMAIN_PREFIX)]
-    rows = [
-        {key: _number(row[key]) for key in FIGURES} | {
-            "domains": {name.removeprefix(DOMAIN_PREFIX): _number(row[name]) for name in domains}}
-        for row in table.iter_rows(named=True)
-    ]
+    rows = table_rows(table)
     vocab = int(table["draft_vocab"].max())  # type: ignore[arg-type]
     chart = tradeoff_chart(table, size=size, recommendation=recommendation, inherited=inherited, layout="row")
     return {

@@ -151,6 +151,7 @@ const E3 = (() => {
       const holder = document.createElement("div");
       const result = await globalThis.vegaEmbed(holder, spec, { ast: true, actions: false, renderer: "svg", tooltip: false });
       if (gone) { result.finalize(); return; }
+      if (view) view.finalize();
       view = result.view;
       for (let n = 1; n <= 4; n++) {
         try { view.addSignalListener("pick" + n, (_, value) => { const d = value && value.d; if (d && d.length) setSize(d[0]); }); }
@@ -168,7 +169,14 @@ const E3 = (() => {
     query.addEventListener("change", draw);
     show();
     draw();
-    return { setSize, get size() { return size; }, get view() { return view; }, rowAt: (s) => rowAt(rows, s),
+    // One more row of the table, for a size between those of the slider.
+    function addRow(row) {
+      const at = rows.findIndex((r) => r.draft_vocab >= row.draft_vocab);
+      if (at < 0 || rows[at].draft_vocab === row.draft_vocab) return;
+      rows.splice(at, 0, row);
+      show();
+    }
+    return { setSize, draw, addRow, get size() { return size; }, get view() { return view; }, rowAt: (s) => rowAt(rows, s),
       destroy() { gone = true; observer.disconnect(); query.removeEventListener("change", draw); if (view) view.finalize(); } };
   }
   return { hydrate, rowAt, fmt };

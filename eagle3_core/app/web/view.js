@@ -1,0 +1,128 @@
+// The explorer in the page, before and after the notebook is live. The first paint hydrates the
+// server's markup at once; when the notebook's widget arrives it takes over the same element.
+// One view a page. The address bar is the undo stack: each settled change is one entry.
+globalThis.E3View ??= (() => {
+  const held = { root: null, handle: null, payload: null, model: null };
+  const timers = {};
+  const later = (name, ms, run) => { clearTimeout(timers[name]); timers[name] = setTimeout(run, ms); };
+  const sorted = (query) => { const q = new URLSearchParams(query); q.delete("d"); q.sort(); return q.toString(); };
+
+  function address(size) {
+    const { query, recommended } = held.payload;
+    const parts = [query, size === recommended ? "" : "d=" + size].filter(Boolean);
+    return location.pathname + (parts.length ? "?" + parts.join("&") : "") + location.hash;
+  }
+  function write(replace) {
+    if (!held.handle || held.payload.embedded) return;
+    const to = address(held.handle.size);
+    if (to !== location.pathname + location.search + location.hash)
+      history[replace ? "replaceState" : "pushState"](null, "", to);
+  }
+  function tell(values) {
+    if (!held.model) return;
+    for (const [key, value] of Object.entries(values)) held.model.set(key, value);
+    held.model.save_changes();
+  }
+  function onSize(size) {
+    later("tell", 120, () => tell({ size }));
+    later("write", 350, () => write(false));
+  }
+  function restore(query) { tell({ restore: Date.now() + "|" + query }); busy(true); }
+  function busy(on) { if (held.root) held.root.classList.toggle("stale", on); }
+
+  function hydrate() {
+    held.handle = E3.hydrate(held.root, held.payload, { onSize, onReady: () => held.root.dispatchEvent(new CustomEvent("e3-drawn")) });
+    for (const link of held.root.querySelectorAll("[data-query]")) link.addEventListener("click", (event) => {
+      if (!held.model || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      history.pushState(null, "", location.pathname + (link.dataset.query ? "?" + link.dataset.query : ""));
+      restore(link.dataset.query);
+    });
+    const copy = held.root.querySelector("[data-copy]");
+    if (copy) copy.addEventListener("click", async () => {
+      write(false);
+      let done = true;
+      try { await navigator.clipboard.writeText(location.href); } catch { done = false; }
+      copy.textContent = done ? "Link copied" : "Copy the address bar";
+      later("copy", 1600, () => { copy.textContent = "Copy link"; });
+    });
+    for (const button of held.root.querySelectorAll("[data-dismiss]")) button.addEventListener("click", () => {
+      const box = button.closest("[data-tour]");
+      if (box) { try { localStorage.setItem("e3-tour", "done"); } catch { /* private window */ } box.remove(); }
+    });
+    const tour = held.root.querySelector("[data-tour]");
+    if (tour) { let seen = false; try { seen = localStorage.getItem("e3-tour") === "done"; } catch { /* private window */ }
+      tour.hidden = seen; }
+  }
+  function open(markup, payload) {
+    const old = held.root.querySelector(".charts"), size = held.handle && held.handle.size;
+    if (held.handle) held.handle.destroy();
+    held.payload = payload;
+    if (markup !== null) {
+      held.root.innerHTML = markup;
+      // The old pictures stay, dimmed, until the new ones are drawn.
+      const charts = held.root.querySelector(".charts");
+      if (old && charts && !charts.firstElementChild) charts.replaceChildren(...old.childNodes);
+      if (charts) charts.dataset.stale = "true";
+    }
+    busy(false);
+    hydrate();
+    return size;
+  }
+  function first() {
+    const data = document.getElementById("e3-data");
+    held.root = document.querySelector("#first-paint .e3-view");
+    if (!data || !held.root) return;
+    held.payload = JSON.parse(data.textContent);
+    hydrate();
+  }
+  function uncover() {
+    const cover = document.getElementById("first-paint");
+    if (cover) cover.remove();
+    document.documentElement.dataset.live = "true";
+  }
+  // Called by the notebook's widget, again whenever its element is made anew.
+  function attach({ model, el }) {
+    held.model = model;
+    el.classList.add("e3");
+    const payload = model.get("payload");
+    const fill = () => {
+      const next = model.get("payload");
+      if (!next || !next.rows) return;
+      const began = held.payload && sorted(held.payload.query) === sorted(next.query);
+      open(model.get("markup"), next);
+      el.classList.remove("stale");
+      write(began);
+      tell({ size: held.handle.size });
+      uncover();
+    };
+    if (held.root && held.payload && payload && payload.rows && sorted(held.payload.query) === sorted(payload.query)) {
+      el.replaceChildren(held.root);
+      held.handle.draw();
+      tell({ size: held.handle.size });
+      uncover();
+    } else {
+      if (!held.root) { held.root = document.createElement("div"); held.root.className = "e3-view"; }
+      el.replaceChildren(held.root);
+      if (payload && payload.rows) fill();
+    }
+    const extra = () => { const row = model.get("extra"); if (row && row.draft_vocab && held.handle) held.handle.addRow(row); };
+    const want = () => { const size = model.get("want"); if (size && held.handle) held.handle.setSize(size); };
+    const stale = () => busy(model.get("stale"));
+    model.on("change:version", () => setTimeout(fill, 0));
+    model.on("change:extra", extra);
+    model.on("change:want", want);
+    model.on("change:stale", stale);
+    return () => { if (held.model === model) held.model = null; };
+  }
+  addEventListener("popstate", () => {
+    if (!held.payload || held.payload.embedded) return;
+    const query = new URLSearchParams(location.search), size = Number(query.get("d")) || held.payload.recommended;
+    if (sorted(location.search) === sorted(held.payload.query)) {
+      held.handle.setSize(size, true);
+      later("tell", 120, () => tell({ size }));
+    } else if (held.model) restore(location.search.slice(1));
+    else location.reload();
+  });
+  return { first, attach, held };
+})();
