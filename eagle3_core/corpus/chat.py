@@ -1,10 +1,12 @@
-"""Conversations: one shape from many, rendered by the target's chat template, with the assistant's part marked.
+"""Conversations: one shape from many, rendered by the target's chat template, with the assistant's part told apart.
 
 The drafter proposes what the target generates, so by default only those tokens
 are counted. Where the template marks them with ``{% generation %}`` it is
-believed. Elsewhere the part a turn adds to the rendered conversation before it
-(generation prompt included) is the assistant's, checked to be a true extension:
-templates that rewrite earlier turns fail the check and the line is rejected.
+believed. Elsewhere each assistant turn is rendered as it was generated: the
+conversation up to it with the generation prompt, and the same with the turn. The
+second must begin with the first; what it adds is the assistant's, up to its
+end-of-turn token. Templates that drop reasoning from earlier turns (Qwen3) thus
+count each turn as the target wrote it.
 """
 
 from __future__ import annotations
@@ -87,19 +89,25 @@ def _content(content: Any) -> str:
     raise BadDocument(f"content is {type(content).__name__}, not text")
 
 
-def render(messages: Sequence[Message], tokenizer: Tokenizer, tools: Any = None) -> list[Segment]:
-    """The conversation as the target sees it, cut where the speaker changes.
+def texts(messages: Sequence[Message], tokenizer: Tokenizer, kind: str, tools: Any = None) -> list[str]:
+    """The stretches of rendered text to encode: the assistant's, the prompt's, or all of it in one.
 
-    Raises BadDocument when the template refuses it or rewrites earlier turns.
-    Without a template the contents stand alone, one segment a message.
+    ``kind`` is ``assistant``, ``prompt`` or ``all``. Raises BadDocument when the
+    template refuses the conversation or the parts cannot be told apart. Without
+    a template the contents stand alone.
     """
     if not messages:
         raise BadDocument("the conversation is empty")
     if tokenizer.template is None:
-        return [(m["content"], m["role"] == "assistant") for m in messages if m["content"]]
+        wanted = {"assistant": (True,), "prompt": (False,), "all": (True, False)}[kind]
+        return [m["content"] for m in messages if m["content"] and (m["role"] == "assistant") in wanted]
+    if kind == "all":
+        return [_render(messages, tokenizer, tools)[0]]
     if _GENERATION.search(tokenizer.template):
-        return _by_template(messages, tokenizer, tools)
-    return _by_prefixes(messages, tokenizer, tools)
+        segments = _by_template(messages, tokenizer, tools)
+    else:
+        segments = _by_turns(messages, tokenizer, tools, with_prompts=kind == "prompt")
+    return [text for text, said in segments if text and said == (kind == "assistant")]
 
 
 def _render(messages: Sequence[Message], tokenizer: Tokenizer, tools: Any, **options: Any) -> Any:
@@ -123,27 +131,41 @@ def _by_template(messages: Sequence[Message], tokenizer: Tokenizer, tools: Any) 
     for start, end in spans[0]:
         segments += [(text[at:start], False), (text[start:end], True)]
         at = end
-    segments.append((text[at:], False))
-    return [segment for segment in segments if segment[0]]
+    return [*segments, (text[at:], False)]
 
 
-def _by_prefixes(messages: Sequence[Message], tokenizer: Tokenizer, tools: Any) -> list[Segment]:
+def _by_turns(
+    messages: Sequence[Message], tokenizer: Tokenizer, tools: Any, *, with_prompts: bool
+) -> list[Segment]:
     segments: list[Segment] = []
     done = ""
-    for index, message in enumerate(messages):
-        if message["role"] != "assistant" or (index and messages[index - 1]["role"] == "assistant"):
+    index = 0
+    while index < len(messages):
+        if messages[index]["role"] != "assistant":
+            index += 1
             continue
-        last = index
-        while last + 1 < len(messages) and messages[last + 1]["role"] == "assistant":
-            last += 1
+        after_turn = index + 1
+        while after_turn < len(messages) and messages[after_turn]["role"] == "assistant":
+            after_turn += 1
         before = _render(messages[:index], tokenizer, tools, add_generation_prompt=True)[0] if index else ""
-        after = _render(messages[: last + 1], tokenizer, tools)[0]
-        if not before.startswith(done) or not after.startswith(before):
-            raise BadDocument("the chat template rewrites earlier turns, so the assistant's part cannot be told")
-        segments += [(before[len(done) :], False), (after[len(before) :], True)]
-        done = after
-    whole = _render(messages, tokenizer, tools)[0]
-    if not whole.startswith(done):
-        raise BadDocument("the chat template rewrites earlier turns, so the assistant's part cannot be told")
-    segments.append((whole[len(done) :], False))
-    return [segment for segment in segments if segment[0]]
+        after = _render(messages[:after_turn], tokenizer, tools)[0]
+        if not after.startswith(before):
+            raise BadDocument("the chat template changes the prompt once the assistant has answered")
+        said = _until_end_of_turn(after[len(before) :], tokenizer)
+        if with_prompts:
+            if not before.startswith(done):
+                raise BadDocument("the chat template rewrites earlier turns, so the prompt's part cannot be told")
+            segments.append((before[len(done) :], False))
+            done = after
+        segments.append((said, True))
+        index = after_turn
+    if with_prompts:
+        whole = _render(messages, tokenizer, tools)[0]
+        segments.append((whole[len(done) :] if whole.startswith(done) else "", False))
+    return segments
+
+
+def _until_end_of_turn(text: str, tokenizer: Tokenizer) -> str:
+    """Generation stops at the end-of-turn token; the line break after it is the template's."""
+    shown = text.rstrip()
+    return shown if shown.endswith(tokenizer.ends) else text

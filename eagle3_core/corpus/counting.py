@@ -30,7 +30,7 @@ import numpy as np
 import polars as pl
 
 from eagle3_core import __version__
-from eagle3_core.corpus.chat import BadDocument, render
+from eagle3_core.corpus.chat import BadDocument, texts
 from eagle3_core.corpus.counts import FOLDS, CountsMeta, InputFile, TokenCounts, TokenKind
 from eagle3_core.corpus.pieces import PieceEncoder
 from eagle3_core.corpus.readers import Document, Record, document_of, expand, read_records
@@ -221,7 +221,7 @@ def count_records(records: Sequence[Record], domain: str, source: str) -> Part:
     for record in records:
         try:
             document = document_of(record, vocab_size=_JOB.vocab_size, domain_field=_JOB.domain_field)
-            texts, ids, identity = _what_to_count(document, _JOB, part.notes)
+            parts, ids, identity = _what_to_count(document, _JOB, part.notes)
         except BadDocument as error:
             raw = record.raw if record.raw is not None else repr(record.value).encode()
             part.rejected.append({"file": source, "line": record.line, "reason": str(error),
@@ -235,12 +235,12 @@ def count_records(records: Sequence[Record], domain: str, source: str) -> Part:
             counter.update(dict(zip(values.tolist(), repeats.tolist(), strict=True)))
         if document.weights is not None and document.ids is not None:
             counter.update(dict(zip(document.ids.tolist(), document.weights.tolist(), strict=True)))
-        if texts and _ENCODER is not None:
+        if parts and _ENCODER is not None:
             seen = pieces.setdefault(cell, Counter())
-            for text in texts:
+            for text in parts:
                 _ENCODER.count(text, seen, counter)
-        elif texts:
-            for encoded in _JOB.tokenizer.encode(texts):
+        elif parts:
+            for encoded in _JOB.tokenizer.encode(parts):
                 values, repeats = np.unique(encoded, return_counts=True)
                 counter.update(dict(zip(values.tolist(), repeats.tolist(), strict=True)))
     for cell, seen in pieces.items():
@@ -257,13 +257,10 @@ def _what_to_count(
 ) -> tuple[list[str], np.ndarray | None, bytes]:
     """Texts to encode, ids to count as they are, and what the fold is hashed from."""
     if document.messages is not None:
-        segments = render(document.messages, job.tokenizer, document.tools)
         if job.tokenizer.template is None:
             notes.add(NO_TEMPLATE_NOTE)
         identity = json.dumps(document.messages, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
-        if job.tokens == "all":
-            return ["".join(text for text, _ in segments)], None, identity
-        return [text for text, said in segments if said == (job.tokens == "assistant")], None, identity
+        return texts(document.messages, job.tokenizer, job.tokens, document.tools), None, identity
     if document.text is not None:
         if job.tokens != "all":
             notes.add(WHOLE_NOTE)

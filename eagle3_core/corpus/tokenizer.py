@@ -63,6 +63,12 @@ class Tokenizer:
         return len(self.token_bytes)
 
     @functools.cached_property
+    def ends(self) -> tuple[str, ...]:
+        """Texts of the tokens that end a turn."""
+        return tuple(token.decode("utf-8", "replace") for token, role in zip(self.token_bytes, self.roles, strict=True)
+                     if role in ("eos", "end_of_turn"))
+
+    @functools.cached_property
     def sha256(self) -> str:
         """Identity: the id -> bytes table. Two files with the same table count alike."""
         digest = hashlib.sha256()
