@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import importlib.metadata
 import logging
+import mimetypes
 import os
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -28,7 +31,7 @@ from eagle3_core.app.screen import first_svg, screen_of
 from eagle3_core.app.sources import catalogue
 from eagle3_core.app.state import EXAMPLES, parse_query
 from eagle3_core.app.vega import cached_bundle
-from eagle3_core.app.widget import SERVED, page_script
+from eagle3_core.app.widget import SERVED
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.resources import apps_folder
 
@@ -38,8 +41,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 COOKIE = "eagle3_access"
+FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:; style-src 'self' 'unsafe-inline'; "
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:; "
+    "style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; "
     "frame-src 'self' blob: data:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
 )
@@ -81,13 +86,9 @@ class AppServer:
 
     def __init__(self, inner: Any, settings: Settings, available: tuple[str, ...]) -> None:
         self.inner, self.settings, self.available = inner, settings, available
-        script = page_script()
-        self._files: dict[str, Callable[[], str]] = {
-            f"/static/view-{_digest(script)}.js": lambda: script,
-            "/static/vega.js": cached_bundle,
-        }
-        view, vega = self._files
-        self._head = pages.head_markup((view, vega))
+        version = importlib.metadata.version("vl-convert-python")
+        self._vega_url = f"/static/vega-{version}.js"
+        self._assets = _Assets()
         self._cookie = hmac.new((settings.token or "").encode(), b"eagle3 access", hashlib.sha256).hexdigest()
 
     def warm(self) -> threading.Thread:
@@ -118,7 +119,8 @@ class AppServer:
         response = await self._own(request)
         if response is None and scope["path"].rstrip("/") in self.available and request.method == "GET":
             if not scope["path"].endswith("/"):
-                response = RedirectResponse(scope["path"] + "/" + (f"?{request.url.query}" if request.url.query else ""))
+                query = f"?{request.url.query}" if request.url.query else ""
+                response = RedirectResponse(scope["path"] + "/" + query)
             else:
                 response = await self._page(scope, receive, request)
         if response is not None:
@@ -161,9 +163,11 @@ class AppServer:
             return RedirectResponse("/choose/" + (f"?{request.url.query}" if request.url.query else ""))
         if path == "/healthz":
             return PlainTextResponse("ok\n")
-        if path in self._files:
-            body = await run_in_threadpool(self._files[path])
-            return Response(body, media_type="text/javascript", headers={"Cache-Control": "private, max-age=86400"})
+        if path == self._vega_url:
+            return Response(await run_in_threadpool(cached_bundle), media_type="text/javascript", headers=FOREVER)
+        for page in self.available:
+            if path.startswith(f"{page}/assets/"):
+                return await self._assets.get(path.removeprefix(f"{page}/assets/"))
         if path == "/login" and self.settings.token:
             if request.method != "POST":
                 return HTMLResponse(pages.login_markup("/", False), 401)
@@ -187,18 +191,35 @@ class AppServer:
         path = scope["path"].rstrip("/")
         status, body = await _fetch(self.inner, scope, receive)
         text = body.decode("utf-8", "replace")
-        at = text.find("<body")
-        end = text.find(">", at) + 1
-        if status != 200 or at < 0:
+        if status != 200 or "<body" not in text:
             return HTMLResponse(text, status)
         said = "this machine only" if not self.settings.token else "open to the network, token required"
         top = pages.navigation(path, self.available, said)
         if path == "/choose":
             top += await run_in_threadpool(_first, request.url.query)
-        head = text.find("</head>")
-        start = "<script>E3View.first()</script>" if path == "/choose" else ""
-        return HTMLResponse(text[:head] + self._head + text[head:end] + top + start + text[end:],
+        return HTMLResponse(pages.notebook_page(text, top, self._vega_url if path == "/choose" else None),
                             headers={"Cache-Control": "no-store"})
+
+
+class _Assets:
+    """marimo's own scripts and styles: their names hold their hash, so a browser may keep them for good."""
+
+    def __init__(self) -> None:
+        import marimo
+
+        self.folder = Path(marimo.__file__).parent / "_static" / "assets"
+        self._names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+        self._held: dict[str, bytes] = {}
+
+    async def get(self, name: str) -> Response | None:
+        """None for a name that is not there: marimo answers as it likes."""
+        if name not in self._names:
+            return None
+        body = self._held.get(name)
+        if body is None:
+            body = self._held[name] = await run_in_threadpool((self.folder / name).read_bytes)
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        return Response(body, media_type="text/javascript" if name.endswith(".js") else kind, headers=FOREVER)
 
 
 def _first(query: str) -> str:
@@ -219,10 +240,6 @@ def _pairs(query: str) -> list[tuple[str, str]]:
         return [(key, values[0]) for key, values in parse_qs(query[:8192], max_num_fields=64).items()]
     except ValueError:
         return []
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _host_name(host: str) -> str:

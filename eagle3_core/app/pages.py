@@ -8,13 +8,14 @@ from files or links is escaped here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from eagle3_core.app.screen import Screen
-from eagle3_core.app.state import EXAMPLES, AppState, to_query
-from eagle3_core.app.widget import app_file, styles
+from eagle3_core.app.state import EXAMPLES, HINTS, AppState, to_query
+from eagle3_core.app.widget import app_file, page_script, styles
 from eagle3_core.report.html import render_explorer, script_json
 
 PAGES: dict[str, tuple[str, str]] = {
@@ -39,7 +40,8 @@ def view_markup(screen: Screen, notices: Sequence[str] = (), svg: str = "") -> s
     """What the view's element holds: examples, notices, then the report's explorer."""
     state_query = screen.payload["query"]
     links = "".join(
-        _link(f"?{to_query(state)}", name, f' data-query="{escape(to_query(state))}"',
+        _link(f"?{to_query(state)}", name,
+              f' data-query="{escape(to_query(state))}" title="{escape(HINTS.get(name, ""))}"',
               current="true" if to_query(state) == state_query else "")
         for name, state in EXAMPLES.items()
     )
@@ -87,15 +89,32 @@ def problem_markup(message: str) -> str:
             f'{escape(message)}</p><p><a href="?">Open the first example</a></p></main></div>')
 
 
-def head_markup(scripts: Sequence[str]) -> str:
-    view, vega = scripts
-    redraw = "globalThis.E3View && E3View.held.handle && E3View.held.handle.draw()"
-    return (f"<style>{app_file('page.css')}{styles()}</style>"
-            f'<script src="{escape(view)}"></script><script src="{escape(vega)}" async onload="{redraw}"></script>')
+_LATER = re.compile(
+    r'\s*(?:<link rel="(?:modulepreload|preload|stylesheet)"[^>]*>|<script type="module"[^>]*></script>)')
 
 
-LOGIN = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Token needed</title><style>body{font:16px/1.5 system-ui,sans-serif;max-width:26em;margin:15vh auto;padding:0 16px;color:#1c2733}
+def notebook_page(html: str, top: str, vega_url: str | None) -> str:
+    """marimo's page with ours in front: everything of marimo's that could delay the first paint goes to the end.
+
+    Fonts and pictures that marimo preloads and this page never shows are left out.
+    """
+    at = html.find("</head>")
+    end = html.find(">", html.find("<body")) + 1
+    last = html.rfind("</body>")
+    head, body = html[:at], html[end:last]
+    moved = [tag.strip() for tag in _LATER.findall(head) if 'rel="preload"' not in tag]
+    ours = f"<style>{app_file('page.css')}{styles()}</style><script>{page_script()}</script>"
+    start = vega = ""
+    if vega_url is not None:
+        start = "<script>E3View.first()</script>"
+        redraw = "E3View.held.handle && E3View.held.handle.draw()"
+        vega = f'<script src="{escape(vega_url)}" async onload="{redraw}"></script>'
+    return (_LATER.sub("", head) + ours + html[at:end] + top + start + body + vega + "\n".join(moved) + html[last:])
+
+
+LOGIN = """<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>Token needed</title><style>
+body{font:16px/1.5 system-ui,sans-serif;max-width:26em;margin:15vh auto;padding:0 16px;color:#1c2733}
 input,button{font:inherit;padding:6px 10px}input{width:100%;box-sizing:border-box;margin:8px 0}
 @media (prefers-color-scheme:dark){body{background:#12181f;color:#e6ebf0}}</style></head><body><h1>Token needed</h1>
 <p>This server is open to other machines. Its token is in the file given with <code>--token-file</code>, or in

@@ -18,7 +18,7 @@ from eagle3_core.report.html import chart_svg
 from eagle3_core.specs.drafter import MIN_DRAFT_VOCAB
 
 PUBLISHED = {
-    "kimi-k2.5": "Published for this target: 98.3 % at 32,000, the share of the training corpus's own tokens. "
+    "kimi-k2.5": "for this target: 98.3 % at 32,000, the share of the training corpus's own tokens. "
                  "It is a point of another kind than the held-out curve here.",
 }
 
@@ -52,10 +52,33 @@ def screen_of(state: AppState, c: Catalogue) -> Screen:
     return _screen(_Key(state, c))
 
 
+def usable(state: AppState, c: Catalogue) -> tuple[AppState, list[str]]:
+    """The state with every name that leads nowhere replaced by the default, and a notice for each."""
+    default, notices = AppState(), []
+    readers = {"target": get_target, "counts": get_counts, "latency": get_latency,
+               "acceptance": lambda c, name: get_acceptance(c, name, state.alpha)}
+    for field, read in readers.items():
+        try:
+            read(c, getattr(state, field))
+        except Eagle3Error as error:
+            instead = getattr(default, field)
+            notices.append(f"{error}; {instead or f'alpha {state.alpha:g}'} is shown")
+            state = dataclasses.replace(state, **{field: instead})
+    latency, target = get_latency(c, state.latency), get_target(c, state.target)
+    if not isinstance(latency, Gpu) and (latency.drafter.hidden_size != target.hidden_size
+                                         or latency.drafter.vocab_size != target.vocab_size):
+        notices.append(f"the latency profile is of {latency.target}, not of {target.name}; "
+                       f"{default.latency} is shown")
+        state = dataclasses.replace(state, latency=default.latency)
+    return state, notices
+
+
 @functools.lru_cache(maxsize=128)
 def _screen(key: _Key) -> Screen:
-    state, c = key.state, key.catalogue
+    c = key.catalogue
+    state, replaced = usable(key.state, c)
     inputs, notices = build(state, c)
+    notices = [*replaced, *notices]
     vocab = inputs.target.vocab_size
     size = state.d
     if size is not None and not min(MIN_DRAFT_VOCAB, vocab) <= size <= vocab:

@@ -50,10 +50,17 @@ class AppState:
 EXAMPLES: dict[str, AppState] = {
     "Qwen3-8B": AppState(),
     "Kimi-K2.5": AppState(target="kimi-k2.5", draft_tp=8, target_tp=8, decode_tps=90.0),
+    "Kimi-K2.5 at 15 %": AppState(target="kimi-k2.5", draft_tp=8, target_tp=8, decode_tps=90.0, alpha=0.15),
     "SmolLM2-135M": AppState(target="smollm2-135m", counts="smollm2", latency="smollm2-135m.cpu", dtype="float32", k=3,
                              alpha=0.6),
 }
 """One click away. Counts and profiles are the bundled samples."""
+HINTS = {
+    "Qwen3-8B": "Real token counts, modelled H200",
+    "Kimi-K2.5": "Draft TP 8 on a modelled H200, 90 tokens/s alone; another tokenizer's counts stand in",
+    "Kimi-K2.5 at 15 %": "The same with 15 % of drafts accepted: slower than no drafter",
+    "SmolLM2-135M": "Counts and latency measured on a CPU",
+}
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:

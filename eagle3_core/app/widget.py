@@ -34,7 +34,8 @@ def app_file(name: str) -> str:
 @functools.cache
 def page_script() -> str:
     """Explorer and view as one classic script; running it twice changes nothing."""
-    return "if (!globalThis.E3View) {\n" + web_file("explorer.js") + "globalThis.E3 = E3;\n" + app_file("view.js") + "}\n"
+    code = web_file("explorer.js") + "globalThis.E3 = E3;\n" + app_file("view.js")
+    return "if (!globalThis.E3View) {\n" + code + "}\n"
 
 
 @functools.cache

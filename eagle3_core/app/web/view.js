@@ -108,7 +108,8 @@ globalThis.E3View ??= (() => {
     }
     const extra = () => { const row = model.get("extra"); if (row && row.draft_vocab && held.handle) held.handle.addRow(row); };
     const want = () => { const size = model.get("want"); if (size && held.handle) held.handle.setSize(size); };
-    const stale = () => busy(model.get("stale"));
+    // Nothing to draw: let the page be seen all the same.
+    const stale = () => { busy(model.get("stale")); if (model.get("stale")) uncover(); };
     model.on("change:version", () => setTimeout(fill, 0));
     model.on("change:extra", extra);
     model.on("change:want", want);

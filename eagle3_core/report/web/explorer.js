@@ -69,10 +69,16 @@ const E3 = (() => {
   }
 
   function laidOut(spec, width) {
-    const columns = width >= 900 ? 4 : width >= 560 ? 2 : 1;
-    const panel = Math.floor((width - 18 * (columns - 1)) / columns) - 48;
+    // Plots of equal width with room for the axis at their left, each under its figure: the cards stand 10 apart.
+    const columns = width >= 900 ? 4 : width >= 560 ? 2 : 1, axis = 44;
+    const panel = Math.floor((width - 10 * (columns - 1)) / columns) - axis - 10;
     spec.columns = columns;
-    for (const part of spec.concat) { part.width = panel; part.height = columns === 4 ? 170 : 160; }
+    spec.bounds = "flush";
+    spec.spacing = { column: axis + 20, row: columns === 4 ? 20 : 84 };
+    spec.padding = { left: axis, right: 10, top: 46, bottom: 24 };
+    spec.config.padding = spec.padding;
+    spec.config.title = { ...spec.config.title, frame: "bounds", dx: 6 - axis };
+    for (const part of spec.concat) { part.width = panel; part.height = columns === 4 ? 190 : 160; }
     return spec;
   }
 
