@@ -49,7 +49,9 @@ class _Key:
 
 def screen_of(state: AppState, c: Catalogue) -> Screen:
     """Raises Eagle3Error when the state cannot be computed at all."""
-    return _screen(_Key(state, c))
+    fitting, replaced = usable(state, c)
+    screen = _screen(_Key(fitting, c))
+    return dataclasses.replace(screen, notices=(*replaced, *screen.notices)) if replaced else screen
 
 
 def usable(state: AppState, c: Catalogue) -> tuple[AppState, list[str]]:
@@ -75,10 +77,8 @@ def usable(state: AppState, c: Catalogue) -> tuple[AppState, list[str]]:
 
 @functools.lru_cache(maxsize=128)
 def _screen(key: _Key) -> Screen:
-    c = key.catalogue
-    state, replaced = usable(key.state, c)
+    state, c = key.state, key.catalogue
     inputs, notices = build(state, c)
-    notices = [*replaced, *notices]
     vocab = inputs.target.vocab_size
     size = state.d
     if size is not None and not min(MIN_DRAFT_VOCAB, vocab) <= size <= vocab:
@@ -137,7 +137,7 @@ _DRAWN: set[_Key] = set()
 
 def first_svg(state: AppState, c: Catalogue, *, wait: bool = True) -> str:
     """The pictures of a state as one SVG; without ``wait`` only if they are drawn already."""
-    key = _Key(state, c)
+    key = _Key(usable(state, c)[0], c)
     return _first_svg(key) if wait or key in _DRAWN else ""
 
 

@@ -157,4 +157,6 @@ def get_acceptance(c: Catalogue, name: str, alpha: float) -> AcceptanceSource:
 def get_target(c: Catalogue, name: str) -> TargetSpec:
     if name in presets():
         return presets()[name]
+    if name not in c.targets:
+        raise Eagle3Error("no target of that name", found=repr(name[:60]), fix=suggest(name.lower(), c.target_names()))
     return target_from_config(_lookup("target", c.targets, name))

@@ -75,9 +75,7 @@ const E3 = (() => {
     spec.columns = columns;
     spec.bounds = "flush";
     spec.spacing = { column: axis + 20, row: columns === 4 ? 20 : 84 };
-    spec.padding = { left: axis, right: 10, top: 46, bottom: 24 };
-    spec.config.padding = spec.padding;
-    spec.config.title = { ...spec.config.title, frame: "bounds", dx: 6 - axis };
+    spec.config.axisY = { ...spec.config.axisY, minExtent: axis - 8, maxExtent: axis - 8 };
     for (const part of spec.concat) { part.width = panel; part.height = columns === 4 ? 190 : 160; }
     return spec;
   }
