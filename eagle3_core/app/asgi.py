@@ -193,6 +193,11 @@ class AppServer:
         text = body.decode("utf-8", "replace")
         if status != 200 or "<body" not in text:
             return HTMLResponse(text, status)
+        # marimo names the notebook and its folders by their paths; the page works without them.
+        text = text.replace(f"{apps_folder()}{os.sep}", "")
+        for folder in (apps_folder(), apps_folder().parent, Path.cwd(), Path.home()):
+            if len(folder.parts) > 1:
+                text = text.replace(str(folder), ".")
         said = "this machine only" if not self.settings.token else "open to the network, token required"
         top = pages.navigation(path, self.available, said)
         if path == "/choose":

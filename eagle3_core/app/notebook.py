@@ -7,6 +7,7 @@ escaping elements, or through the report's templates, which escape.
 from __future__ import annotations
 
 import dataclasses
+import html
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -115,6 +116,11 @@ def notice(kind: str, text: str) -> Any:
     return mo.callout(mo.plain_text(text), kind=kind)  # type: ignore[arg-type]
 
 
+def said(text: str) -> Any:
+    """A line of prose. It may hold names from files, so it is escaped and never read as markdown."""
+    return mo.Html(f'<p class="e3-said">{html.escape(text)}</p>')
+
+
 def try_screen(state: AppState, c: Catalogue) -> tuple[Screen | None, str | None]:
     """The screen, or what is wrong in one line. Whatever is not bad input is logged once with its traceback."""
     try:
@@ -161,21 +167,28 @@ def left_out_tab(screen: Screen, size: int) -> Any:
     if frame.is_empty():
         return notice("info", "Nothing that was counted is left out at this size.")
     share = [name for name in frame.columns if name.startswith("share")]
-    return mo.ui.table(
-        frame, selection=None, page_size=15, show_column_summaries=False, show_data_types=False, show_download=True,
-        format_mapping={"count": "{:,}", "rank": "{:,}", **dict.fromkeys(share, "{:.5%}")},
-    )
+    frame = frame.rename({"token_id": "token id", "text": "token", "share": "of all", **{
+        name: f"of {name.removeprefix('share:')}" for name in share if name != "share"}})
+    return mo.vstack([
+        said(f"The most frequent tokens that D = {size:,} leaves out: each can never be drafted."),
+        mo.ui.table(
+            frame, selection=None, page_size=15, show_column_summaries=False, show_data_types=False,
+            show_download=True, format_mapping={
+                "count": "{:,.0f}", "rank": "{:,.0f}", "token id": "{:.0f}",
+                **{name: "{:.5%}" for name in frame.columns if name.startswith("of ")}},
+        ),
+    ])
 
 
 def sensitivity_tab(screen: Screen, size: int) -> Any:
     frame = sensitivity(screen.inputs, size, constraints_of(screen.inputs))
     return mo.vstack([
-        mo.plain_text(f"One input changed at a time; the last column is what D = {size:,} gives up there."),
+        said(f"One input changed at a time; the last column is what D = {size:,} gives up there."),
         mo.ui.table(
-            frame, selection=None, pagination=False, show_column_summaries=False, show_data_types=False,
+            frame.rename({"low": "range from", "high": "to", "cost_of_size": f"{size:,} gives up"}), selection=None, pagination=False, show_column_summaries=False, show_data_types=False,
             show_search=False, show_download=False,
-            format_mapping={"recommended": "{:,}", "low": "{:,}", "high": "{:,}", "speedup": "{:.2f}x",
-                            "cost_of_size": "{:.1%}"},
+            format_mapping={"recommended": "{:,.0f}", "range from": "{:,.0f}", "to": "{:,.0f}", "speedup": "{:.2f}x",
+                            f"{size:,} gives up": "{:.1%}"},
         ),
     ])
 
@@ -184,7 +197,7 @@ def evidence_tab(screen: Screen, size: int) -> Any:
     del size
     rows = [i.model_dump(include={"name", "value", "evidence", "source"}) for i in evidence_of(screen.inputs, {})]
     meta = screen.inputs.counts.meta
-    notes = [mo.plain_text(note) for note in meta.notes]
+    notes = [said(note) for note in meta.notes]
     return mo.vstack([
         mo.ui.table(rows, selection=None, pagination=False, show_column_summaries=False, show_data_types=False,
                     show_search=False, show_download=False, wrapped_columns=["source", "value"]),
@@ -205,10 +218,10 @@ def export_tab(screen: Screen, size: int) -> Any:
     inputs, root = screen.inputs, bundle_name(screen.inputs.target.name, size)
 
     def bundle() -> bytes:
-        return zip_bytes(make_bundle(inputs, size, created=stamp()), root)
+        return zip_bytes(make_bundle(inputs, size, created=stamp(), hashes=screen.hashes()), root)
 
     def report() -> bytes:
-        return render_html(report_data(inputs, decide(inputs, size, created=stamp()))).encode()
+        return render_html(report_data(inputs, decide(inputs, size, created=stamp(), hashes=screen.hashes()))).encode()
 
     lines: list[Any] = [
         mo.hstack([
@@ -216,7 +229,7 @@ def export_tab(screen: Screen, size: int) -> Any:
                         label="Export bundle (.zip)"),
             mo.download(_told(report), filename=f"{root}.html", mimetype="text/html", label="Report (.html)"),
         ], justify="start", gap=0.5, wrap=True),
-        mo.plain_text(
+        said(
             f"For D = {size:,}: draft config.json, mapping files, launch commands, decision.json, DECISION.md and the "
             "report, for SGLang, vLLM, SpecForge, speculators, ModelOpt and EAGLE."),
     ]

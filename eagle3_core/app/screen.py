@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from eagle3_core.app.sources import Catalogue, get_acceptance, get_counts, get_latency, get_target
@@ -13,6 +14,7 @@ from eagle3_core.cost.hardware import Gpu
 from eagle3_core.decide.conclude import recommended_for
 from eagle3_core.decide.tradeoff import TradeoffInputs, tradeoff
 from eagle3_core.errors import Eagle3Error
+from eagle3_core.files import sha256_file
 from eagle3_core.report.data import payload_of, table_rows
 from eagle3_core.report.html import chart_svg
 from eagle3_core.specs.drafter import MIN_DRAFT_VOCAB
@@ -31,6 +33,12 @@ class Screen:
     payload: dict[str, Any]
     size: int
     notices: tuple[str, ...]
+    files: dict[str, Path]
+    """The artifact files in use, by kind."""
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of each, as the command line records them."""
+        return {kind: sha256_file(path) for kind, path in self.files.items()}
 
 
 class _Key:
@@ -91,7 +99,9 @@ def _screen(key: _Key) -> Screen:
     payload = payload_of(inputs, size)
     payload["query"] = to_query(state.without_size())
     payload["published"] = PUBLISHED.get(inputs.target.name)
-    return Screen(inputs, payload, size, tuple(notices))
+    files = {"counts": c.counts.get(state.counts), "latency": c.latency.get(state.latency),
+             "acceptance": c.acceptance.get(state.acceptance)}
+    return Screen(inputs, payload, size, tuple(notices), {kind: path for kind, path in files.items() if path})
 
 
 def build(state: AppState, c: Catalogue) -> tuple[TradeoffInputs, list[str]]:

@@ -235,8 +235,8 @@ class _Panels:
             none = alt.Chart(self._data([{"y": 1.0, "t": "no drafter"}]))
             layers += [
                 none.mark_rule(color=self.theme.faint, strokeDash=[2, 2]).encode(alt.Y("y:Q", **y)),
-                none.mark_text(align="right", dx=-2, dy=-6, x={"expr": "width"}, fontSize=11,
-                               color=self.theme.faint).encode(alt.Y("y:Q", **y), text="t:N"),
+                none.mark_text(align="right", dx=-2, dy=-6, fontSize=11, color=self.theme.faint).encode(
+                    alt.Y("y:Q", **y), x=alt.value("width"), text="t:N"),
             ]
         return self._panel(layers, main, y, "Projected speedup",
                            f"{self._mark('speedup_evidence')}; shaded: within {r.tolerance:.0%} of the best",

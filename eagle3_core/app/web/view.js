@@ -116,6 +116,30 @@ globalThis.E3View ??= (() => {
     model.on("change:stale", stale);
     return () => { if (held.model === model) held.model = null; };
   }
+  // Names for marimo 0.25's controls that have none for a screen reader.
+  function nameControls() {
+    const everywhere = (root, selector) => [...root.querySelectorAll(selector),
+      ...[...root.querySelectorAll("marimo-file,marimo-ui-element *")].flatMap((e) => e.shadowRoot ? [...e.shadowRoot.querySelectorAll(selector)] : [])];
+    for (const input of everywhere(document, "input[type=file]:not([aria-label])")) input.setAttribute("aria-label", "Files to load");
+    for (const button of document.querySelectorAll("#root aside button:not([aria-label]), #root button:not([aria-label])"))
+      if (!button.textContent.trim() && !button.title) button.setAttribute("aria-label", "Inputs");
+  }
+  // The quiet text of marimo's tabs is too faint on its ground in the light theme.
+  function strengthenTabs() {
+    for (const tabs of document.querySelectorAll("marimo-tabs")) {
+      if (!tabs.shadowRoot || tabs.shadowRoot.querySelector("[data-e3]")) continue;
+      const style = document.createElement("style");
+      style.dataset.e3 = "tabs";
+      style.textContent = "@media (prefers-color-scheme: light) { .text-muted-foreground { color: #46535f !important; } }";
+      tabs.shadowRoot.append(style);
+    }
+  }
+  const rename = () => later("names", 300, () => { nameControls(); strengthenTabs(); });
+  if (document.getElementById("root")) new MutationObserver(rename).observe(document.getElementById("root"), { childList: true, subtree: true });
+  else addEventListener("DOMContentLoaded", () => {
+    const page = document.getElementById("root");
+    if (page) new MutationObserver(rename).observe(page, { childList: true, subtree: true });
+  });
   addEventListener("popstate", () => {
     if (!held.payload || held.payload.embedded) return;
     const query = new URLSearchParams(location.search), size = Number(query.get("d")) || held.payload.recommended;
