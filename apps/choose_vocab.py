@@ -38,7 +38,7 @@ def update(get_state, set_state):
 def source_inputs(change, get_catalogue, get_state):
     _c, _s = get_catalogue(), get_state()
     target_input = mo.ui.dropdown(
-        _c.target_names(), value=nb.known(_s.target, _c.target_names()), searchable=True, label="Target",
+        _c.target_names(), value=nb.known(_s.target, _c.target_names()), label="Target",
         full_width=True, on_change=lambda name: change(**nb.for_target(name, get_state(), _c)))
     counts_input = mo.ui.dropdown(
         sorted(_c.counts), value=nb.known(_s.counts, _c.counts), label="Token counts", full_width=True,
@@ -140,7 +140,15 @@ def make_explorer():
 @app.cell
 def feed(explorer_widget, link_notices, problem, screen):
     nb.feed(explorer_widget, screen, link_notices)
-    nb.notice("warn", problem) if problem else None
+    fed = nb.notice("warn", problem) if problem else None
+    fed
+    return (fed,)
+
+
+@app.cell
+def pictures(explorer_widget, fed, get_catalogue, get_state, screen):
+    _ = fed
+    nb.draw(explorer_widget, screen, get_state(), get_catalogue())
     return
 
 

@@ -27,7 +27,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from eagle3_core.app import pages
-from eagle3_core.app.screen import first_svg, screen_of
+from eagle3_core.app.screen import chart_of, first_svg, screen_of
 from eagle3_core.app.sources import catalogue
 from eagle3_core.app.state import EXAMPLES, parse_query
 from eagle3_core.app.vega import cached_bundle
@@ -232,7 +232,9 @@ def _first(query: str) -> str:
     try:
         screen = screen_of(state, catalogue())
         svg = first_svg(state, catalogue(), wait=False)
-        return pages.first_paint_markup(state, screen, notices, svg)
+        # Pictures that are not drawn yet come with the live page: the figures do not wait for them.
+        chart = chart_of(state, catalogue()) if svg else None
+        return pages.first_paint_markup(state, screen, notices, svg, chart)
     except Eagle3Error as error:
         return pages.problem_markup(str(error))
     except Exception:

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 import marimo as mo
 
 from eagle3_core.app.pages import view_markup
-from eagle3_core.app.screen import Screen, build, row_of, screen_of
+from eagle3_core.app.screen import Screen, build, chart_of, row_of, screen_of
 from eagle3_core.app.sources import MAX_UPLOAD, Catalogue, add_upload, catalogue, get_counts, get_latency, get_target
 from eagle3_core.app.state import AppState, parse_query
 from eagle3_core.app.widget import Explorer, explorer
@@ -140,6 +140,12 @@ def feed(widget: Explorer, screen: Screen | None, notices: Sequence[str] = ()) -
     widget.show(screen.payload, view_markup(screen, notices), lambda size: row_of(screen.inputs, screen.payload, size))
 
 
+def draw(widget: Explorer, screen: Screen | None, state: AppState, c: Catalogue) -> None:
+    """Send the pictures, after the figures."""
+    if screen is not None:
+        widget.chart = {"query": screen.payload["query"], "spec": chart_of(state, c)}
+
+
 def restored(widget: Explorer) -> AppState | None:
     """The state that the page asks to go back to: an example, or the browser's Back button."""
     query = widget.take_restore()
@@ -185,7 +191,8 @@ def sensitivity_tab(screen: Screen, size: int) -> Any:
     return mo.vstack([
         said(f"One input changed at a time; the last column is what D = {size:,} gives up there."),
         mo.ui.table(
-            frame.rename({"low": "range from", "high": "to", "cost_of_size": f"{size:,} gives up"}), selection=None, pagination=False, show_column_summaries=False, show_data_types=False,
+            frame.rename({"low": "range from", "high": "to", "cost_of_size": f"{size:,} gives up"}),
+            selection=None, pagination=False, show_column_summaries=False, show_data_types=False,
             show_search=False, show_download=False,
             format_mapping={"recommended": "{:,.0f}", "range from": "{:,.0f}", "to": "{:,.0f}", "speedup": "{:.2f}x",
                             f"{size:,} gives up": "{:.1%}"},

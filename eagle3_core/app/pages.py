@@ -75,11 +75,14 @@ def _summary(state: AppState, payload: dict[str, Any]) -> str:
             f"<dl>{rows}</dl></aside>")
 
 
-def first_paint_markup(state: AppState, screen: Screen, notices: Sequence[str], svg: str) -> str:
+def first_paint_markup(
+    state: AppState, screen: Screen, notices: Sequence[str], svg: str, chart: dict[str, Any] | None
+) -> str:
+    payload = screen.payload | {"chart": chart}
     return (
         f'<div id="first-paint">{_summary(state, screen.payload)}<main class="body e3">'
         f'<div class="e3-view">{view_markup(screen, notices, svg)}</div></main></div>'
-        f'<script type="application/json" id="e3-data">{script_json(screen.payload)}</script>'
+        f'<script type="application/json" id="e3-data">{script_json(payload)}</script>'
     )
 
 

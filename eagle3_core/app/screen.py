@@ -11,11 +11,12 @@ from typing import Any
 from eagle3_core.app.sources import Catalogue, get_acceptance, get_counts, get_latency, get_target
 from eagle3_core.app.state import AppState, to_query
 from eagle3_core.cost.hardware import Gpu
-from eagle3_core.decide.conclude import recommended_for
+from eagle3_core.decide.conclude import constraints_of, full_table, recommended_for
+from eagle3_core.decide.recommend import recommend
 from eagle3_core.decide.tradeoff import TradeoffInputs, tradeoff
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import sha256_file
-from eagle3_core.report.data import payload_of, table_rows
+from eagle3_core.report.data import chart_spec, payload_of, table_rows
 from eagle3_core.report.html import chart_svg
 from eagle3_core.specs.drafter import MIN_DRAFT_VOCAB
 
@@ -96,7 +97,7 @@ def _screen(key: _Key) -> Screen:
         size = inputs.locked_size
     if size is None:
         size = recommended_for(inputs)[1].size
-    payload = payload_of(inputs, size)
+    payload = payload_of(inputs, size, with_chart=False)
     payload["query"] = to_query(state.without_size())
     payload["published"] = PUBLISHED.get(inputs.target.name)
     files = {"counts": c.counts.get(state.counts), "latency": c.latency.get(state.latency),
@@ -136,8 +137,22 @@ def build(state: AppState, c: Catalogue) -> tuple[TradeoffInputs, list[str]]:
 
 
 @functools.lru_cache(maxsize=64)
+def _chart(key: _Key) -> dict[str, Any]:
+    screen = _screen(key)
+    table = full_table(screen.inputs, screen.size)
+    inputs = screen.inputs
+    recommendation = recommend(table, tolerance=inputs.tolerance, constraints=constraints_of(inputs))
+    return chart_spec(table, recommendation, screen.size, inputs.locked_size)
+
+
+def chart_of(state: AppState, c: Catalogue) -> dict[str, Any]:
+    """The pictures of a state, as Vega-Lite; they take longer than the figures."""
+    return _chart(_Key(usable(state, c)[0], c))
+
+
+@functools.lru_cache(maxsize=64)
 def _first_svg(key: _Key) -> str:
-    svg = chart_svg(_screen(key).payload["chart"], columns=4)
+    svg = chart_svg(_chart(key), columns=4)
     _DRAWN.add(key)
     return svg
 

@@ -65,6 +65,8 @@ class Explorer(anywidget.AnyWidget):
     """A query to go back to, after a time stamp: set by the page on Back and by the examples."""
     extra = traitlets.Dict({}).tag(sync=True)
     """One more row of the table, for a size that was typed."""
+    chart = traitlets.Dict({}).tag(sync=True)
+    """``query`` and ``spec`` of the pictures; they follow the figures."""
     row_for: Callable[[int], dict[str, Any] | None] | None = None
     _restored = ""
 

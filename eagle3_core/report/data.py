@@ -64,12 +64,14 @@ def table_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
 
 def explorer_payload(
     table: pl.DataFrame, recommendation: Recommendation, sentence: str, size: int, *, inherited: int | None = None,
-    stand_in: str | None = None,
+    stand_in: str | None = None, with_chart: bool = True,
 ) -> dict[str, Any]:
-    """JSON-ready data of the interactive part: rows, baselines, the chart and the explanations."""
+    """JSON-ready data of the interactive part: rows, baselines, the chart and the explanations.
+
+    The chart takes longer than all the rest; the app sends it after the figures.
+    """
     rows = table_rows(table)
     vocab = int(table["draft_vocab"].max())  # type: ignore[arg-type]
-    chart = tradeoff_chart(table, size=size, recommendation=recommendation, inherited=inherited, layout="row")
     return {
         "size": size,
         "verdict": sentence,
@@ -83,19 +85,27 @@ def explorer_payload(
         "slower": recommendation.slower_than_none,
         "standIn": stand_in,
         "published": None,
-        "chart": _rounded(chart.to_dict(validate=False)),
+        "chart": chart_spec(table, recommendation, size, inherited) if with_chart else None,
         "themes": {name: dataclasses.asdict(theme) for name, theme in THEMES.items()},
         "explain": {name: column._asdict() for name, column in COLUMNS.items()},
     }
 
 
-def payload_of(inputs: TradeoffInputs, size: int) -> dict[str, Any]:
+def chart_spec(
+    table: pl.DataFrame, recommendation: Recommendation, size: int, inherited: int | None = None
+) -> dict[str, Any]:
+    """The four pictures as Vega-Lite."""
+    chart = tradeoff_chart(table, size=size, recommendation=recommendation, inherited=inherited, layout="row")
+    return _rounded(chart.to_dict(validate=False))
+
+
+def payload_of(inputs: TradeoffInputs, size: int, *, with_chart: bool = True) -> dict[str, Any]:
     """The payload for inputs and a chosen size; what the app sends to its page."""
     table = full_table(inputs, size)
     recommendation = recommend(table, tolerance=inputs.tolerance, constraints=constraints_of(inputs))
     return explorer_payload(
         table, recommendation, verdict(recommendation, table), size, inherited=inputs.locked_size,
-        stand_in=inputs.counts.meta.tokenizer if inputs.stand_in else None,
+        stand_in=inputs.counts.meta.tokenizer if inputs.stand_in else None, with_chart=with_chart,
     )
 
 

@@ -162,6 +162,9 @@ def test_two_windows_never_see_each_other(server, window):
 
 def test_the_target_dropdown_changes_everything(server, window):
     page = open_app(window(), server)
+    page.get_by_label("Target", exact=True).first.select_option("qwen3-32b")
+    expect(page).to_have_url(re.compile("target=qwen3-32b"))
+    expect(page.locator(".charts[data-ready=true]")).to_be_attached()
     page.get_by_label("Latency").first.select_option("a100")
     expect(page).to_have_url(re.compile("latency=a100"))
     page.get_by_label("Token counts").first.select_option("smollm2")

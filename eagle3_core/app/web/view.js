@@ -106,11 +106,17 @@ globalThis.E3View ??= (() => {
       el.replaceChildren(held.root);
       if (payload && payload.rows) fill();
     }
+    const chart = () => {
+      const next = model.get("chart");
+      if (next && next.spec && held.handle && next.query === held.payload.query && !held.payload.chart) held.handle.setChart(next.spec);
+    };
+    chart();
     const extra = () => { const row = model.get("extra"); if (row && row.draft_vocab && held.handle) held.handle.addRow(row); };
     const want = () => { const size = model.get("want"); if (size && held.handle) held.handle.setSize(size); };
     // Nothing to draw: let the page be seen all the same.
     const stale = () => { busy(model.get("stale")); if (model.get("stale")) uncover(); };
-    model.on("change:version", () => setTimeout(fill, 0));
+    model.on("change:version", () => setTimeout(() => { fill(); chart(); }, 0));
+    model.on("change:chart", () => setTimeout(chart, 0));
     model.on("change:extra", extra);
     model.on("change:want", want);
     model.on("change:stale", stale);

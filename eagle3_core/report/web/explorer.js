@@ -148,7 +148,7 @@ const E3 = (() => {
     let drawn = 0;
     async function draw() {
       const width = Math.floor(box.clientWidth);
-      if (!globalThis.vegaEmbed || gone || width < 50) return;
+      if (!globalThis.vegaEmbed || !payload.chart || gone || width < 50) return;
       drawn = width;
       const spec = laidOut(themed(payload.chart, payload.themes, query.matches), width);
       for (const param of spec.params || []) if (param.name === "size") param.value = size;
@@ -180,7 +180,8 @@ const E3 = (() => {
       rows.splice(at, 0, row);
       show();
     }
-    return { setSize, draw, addRow, get size() { return size; }, get view() { return view; }, rowAt: (s) => rowAt(rows, s),
+    function setChart(chart) { payload.chart = chart; return draw(); }
+    return { setSize, draw, addRow, setChart, get size() { return size; }, get view() { return view; }, rowAt: (s) => rowAt(rows, s),
       destroy() { gone = true; observer.disconnect(); query.removeEventListener("change", draw); if (view) view.finalize(); } };
   }
   return { hydrate, rowAt, fmt };
