@@ -178,7 +178,7 @@ def spec_of(
         raise Eagle3Error("q_proj reads another width than [embedding; hidden]", where=folder, found=q.shape[1],
                           expected=2 * hidden)
     if wide % 3:
-        raise Eagle3Error("fc.weight", where=folder, found=list((hidden, wide)), expected="[H, 3 Ht]")
+        raise Eagle3Error("fc.weight", where=folder, found=[hidden, wide], expected="[H, 3 Ht]")
     heads = whole("num_attention_heads")
     head_dim = q.shape[0] // heads
     vocab = whole("vocab_size")
