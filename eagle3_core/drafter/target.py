@@ -8,6 +8,7 @@ acceptance can have the state without them.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ class TargetPass:
 class Target:
     def __init__(self, model: Any, aux_layers: Sequence[int] | None = None) -> None:
         """Raises Eagle3Error when the model's layers cannot be found or the ids lie outside."""
-        self.model = model.eval()
+        self.model = model.eval().requires_grad_(False)
         config = model.config.get_text_config()
         self.decoder = model.get_decoder()
         layers = getattr(self.decoder, "layers", None)
@@ -68,6 +69,9 @@ class Target:
             getattr(config, "logits_scaling", None) or 1.0)
         softcap = getattr(config, "final_logit_softcapping", None)
         self.head = TargetHead(head.weight, getattr(head, "bias", None), scale, softcap)
+        # transformers 5.24 renamed the argument.
+        known = inspect.signature(self.decoder.forward).parameters
+        self._cache_name = "cache" if "cache" in known else "past_key_values"
         self._seen: dict[int, Tensor] = {}
         for index in {*self.aux_layers, n - 1}:
             layers[index].register_forward_hook(self._keep(index))
@@ -96,12 +100,12 @@ class Target:
         self, ids: Tensor, cache: Any = None, *, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> TargetPass:
         """ids [B, S] behind what ``cache`` holds. ``mask``: additive [B, 1, S, cache + S], or [B, S] of padding."""
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {self._cache_name: cache}
         if positions is not None:
             options["position_ids"] = positions
         if mask is not None:
             options["attention_mask"] = mask
-        result = self.decoder(input_ids=ids, past_key_values=cache, use_cache=cache is not None, **options)
+        result = self.decoder(input_ids=ids, use_cache=cache is not None, **options)
         seen, self._seen = self._seen, {}
         import torch
 
@@ -117,7 +121,10 @@ def keep_path(cache: Any, base: int, path: Sequence[int]) -> None:
     import torch
 
     if list(path) == list(range(len(path))):
-        cache.crop(base + len(path))
+        # Only the form "remove so many" means the same in every release.
+        extra = cache.get_seq_length() - base - len(path)
+        if extra:
+            cache.crop(-extra)
         return
     for layer in cache.layers:
         index = torch.tensor([base + i for i in path], device=layer.keys.device)
