@@ -105,6 +105,20 @@ class TokenCounts:
     def tokens(self) -> int:
         return int(self.total.sum())
 
+    @functools.cached_property
+    def by_fold(self) -> np.ndarray:
+        """int64 [FOLDS, V]."""
+        return self.counts.sum(axis=0)
+
+    @functools.cached_property
+    def entries(self) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]:
+        """Per fold the counts above zero: (domain index, token id, count). A fold holds few of the ids."""
+        out = []
+        for fold in range(FOLDS):
+            domain, token_id = np.nonzero(self.counts[:, fold])
+            out.append((domain, token_id, self.counts[domain, fold, token_id].astype(np.float64)))
+        return tuple(out)
+
     def ids_with_role(self, *roles: str) -> np.ndarray:
         """int64 ids, ascending."""
         return self.role.is_in(list(roles)).arg_true().to_numpy().astype(np.int64)

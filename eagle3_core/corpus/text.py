@@ -18,7 +18,7 @@ def show_token(token: bytes, *, limit: int = _LIMIT) -> str:
         return "(empty)"
     text = token[: 4 * limit].decode("utf-8", errors="backslashreplace")
     shown = "".join(_show_character(ch) for ch in text[: limit + 1])
-    if len(text) > limit or len(token) > 4 * limit:
+    if len(shown) > limit or len(token) > 4 * limit:
         return shown[:limit] + "\u2026"
     return shown
 

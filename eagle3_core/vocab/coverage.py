@@ -23,6 +23,7 @@ Columns of ``coverage_table`` (shares in [0, 1]):
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -30,7 +31,7 @@ import polars as pl
 from eagle3_core.corpus.counts import FOLDS, TokenCounts
 from eagle3_core.corpus.text import show_token
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.vocab.ranking import Ranking, rank, rank_counts
+from eagle3_core.vocab.ranking import Plan, Ranking, compact_plan, make_plan, rank_counts, without_forcing
 
 DOMAIN_PREFIX = "coverage:"
 
@@ -44,6 +45,7 @@ def coverage_table(
     weights: Mapping[str, float] | None = None,
     extra_forced: Sequence[int] = (),
     vocab_size: int | None = None,
+    pad_from: TokenCounts | None = None,
 ) -> pl.DataFrame:
     """One row per size; columns in the module's docstring.
 
@@ -53,35 +55,20 @@ def coverage_table(
     """
     if counts.tokens == 0:
         raise Eagle3Error("counts hold no tokens", expected="at least one counted document")
-    options = {"force": force, "weights": weights, "extra_forced": extra_forced}
     at = np.minimum(np.asarray(sizes, dtype=np.int64), counts.vocab_size)
-    by_domain = counts.by_domain
-    hits = np.zeros((FOLDS, len(counts.domains), len(at)))
-    held = np.zeros((FOLDS, len(counts.domains)))
-    unseen = 0
-    for fold in range(FOLDS):
-        part = counts.counts[:, fold]
-        held[fold] = part.sum(axis=1)
-        if not held[fold].any():
-            continue
-        rest = by_domain - part
-        ranking = rank_counts(rest, counts, strategy, **options)
-        hits[fold] = _cumulative(part, ranking, at)
-        unseen += int(part.sum(axis=0)[rest.sum(axis=0) == 0].sum())
-    full = rank(counts, strategy, **options)
-    in_sample = _cumulative(by_domain, full, at).sum(axis=0) / counts.tokens
-    free = rank(counts, strategy, force=False, weights=weights) if force or extra_forced else full
-    without = _cumulative(by_domain, free, at).sum(axis=0) / counts.tokens
-    used = held.sum(axis=1) > 0
-    fold_coverage = hits[used].sum(axis=1) / held[used].sum(axis=1, keepdims=True)
-    coverage = hits.sum(axis=(0, 1)) / counts.tokens
-    domain_tokens = held.sum(axis=0)
+    plan = make_plan(counts, strategy, force=force, weights=weights, extra_forced=extra_forced, pad_from=pad_from)
+    part = compact(counts, plan)
+    held = held_out(counts, part, at)
+    full, in_sample = _in_sample(part, part.plan, at)
+    without = _in_sample(part, without_forcing(part.plan), at)[1] if len(full.forced) else in_sample
+    used = held.tokens.sum(axis=1) > 0
+    fold_coverage = held.hits[used].sum(axis=1) / held.tokens[used].sum(axis=1, keepdims=True)
+    coverage = held.hits.sum(axis=(0, 1)) / counts.tokens
+    domain_tokens = held.tokens.sum(axis=0)
     with np.errstate(invalid="ignore"):
-        by_name = np.where(domain_tokens[:, None] > 0, hits.sum(axis=0) / domain_tokens[:, None], np.nan)
+        by_name = np.where(domain_tokens[:, None] > 0, held.hits.sum(axis=0) / domain_tokens[:, None], np.nan)
     worst = np.nanargmin(by_name, axis=0)
     stand_in = vocab_size is not None and vocab_size != counts.vocab_size
-    with np.errstate(divide="ignore"):
-        mean_run = np.where(coverage < 1, coverage / (1 - coverage), np.inf)
     columns: dict[str, object] = {
         "draft_vocab": np.asarray(sizes, dtype=np.int64),
         "coverage": coverage,
@@ -90,9 +77,9 @@ def coverage_table(
         "coverage_in_sample": in_sample,
         "worst_domain": [counts.domains[i] for i in worst],
         "worst_coverage": by_name[worst, np.arange(len(at))],
-        "unseen_mass": np.full(len(at), unseen / counts.tokens),
+        "unseen_mass": np.full(len(at), held.unseen.sum() / counts.tokens),
         "good_turing": np.full(len(at), float((counts.total == 1).sum()) / counts.tokens),
-        "mean_run": mean_run,
+        "mean_run": mean_run(coverage),
         "forced_cost": without - in_sample,
         "padding": np.array([full.padding(int(size)) for size in at], dtype=np.int64),
     }
@@ -101,15 +88,121 @@ def coverage_table(
     return frame.with_columns(pl.lit("modelled" if stand_in else "measured").alias("coverage_evidence"))
 
 
-def _cumulative(part: np.ndarray, ranking: Ranking, at: np.ndarray) -> np.ndarray:
-    """Tokens of ``part`` [domains, V] among the first D ids, for each D: float64 [domains, sizes]."""
-    order = ranking.order[: int(at.max())]
-    edges = np.concatenate([[0], np.unique(at)])
-    gathered = part[:, order]
-    # A size grid is short beside V: sum between neighbouring sizes, then accumulate.
-    steps = np.add.reduceat(gathered, edges[:-1], axis=1)
-    totals = np.cumsum(steps, axis=1, dtype=np.float64)
-    return totals[:, np.searchsorted(edges[1:], at)]
+def mean_run(coverage: np.ndarray) -> np.ndarray:
+    """Tokens between two misses on average, where misses fall independently: C / (1 - C)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(coverage < 1, coverage / (1 - coverage), np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """hits: float64 [FOLDS, domains, sizes]; tokens: float64 [FOLDS, domains]; unseen: float64 [domains]."""
+
+    hits: np.ndarray
+    tokens: np.ndarray
+    unseen: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Compact:
+    """Counts of the ids that occur or are forced, renumbered: half of a large vocabulary never does.
+
+    live: int64 [L] their target ids; place: int64 [V] the way back; before: int64 [L], see ``compact_plan``.
+    """
+
+    live: np.ndarray
+    place: np.ndarray
+    before: np.ndarray
+    plan: Plan
+    total: np.ndarray
+    by_domain: np.ndarray
+
+
+def compact(counts: TokenCounts, plan: Plan) -> Compact:
+    keep = counts.total > 0
+    keep[plan.forced] = True
+    keep[plan.forced_seen] = True
+    live = np.flatnonzero(keep)
+    place = np.zeros(counts.vocab_size, dtype=np.int32)
+    place[live] = np.arange(len(live), dtype=np.int32)
+    small, before = compact_plan(plan, live)
+    return Compact(live, place, before, small, counts.total[live], counts.by_domain[:, live])
+
+
+def _in_sample(part: Compact, plan: Plan, at: np.ndarray) -> tuple[Ranking, np.ndarray]:
+    """The ranking on all folds, and the share of its own tokens that it covers at each size."""
+    ranking = rank_counts(part.by_domain, plan, part.total)
+    inside = np.cumsum(part.total[ranking.order])
+    return ranking, inside[np.minimum(at, len(inside)) - 1] / inside[-1]
+
+
+def held_out(counts: TokenCounts, part: Compact, at: np.ndarray) -> HeldOut:
+    """Measure every fold under a ranking of the other nine."""
+    domains, size = len(counts.domains), len(part.live)
+    edges, where = np.unique(at, return_inverse=True)
+    bucket_at = np.searchsorted(edges, np.arange(counts.vocab_size), side="right").astype(np.int32)
+    width = len(edges) + 1
+    hits = np.zeros((FOLDS, domains, len(at)))
+    tokens = np.zeros((FOLDS, domains))
+    unseen = np.zeros(domains)
+    bucket = np.empty(size, dtype=np.int32)
+    pooled = part.plan.mix is None and part.plan.stages is None
+    for fold, (domain, token_id, count) in enumerate(counts.entries):
+        if not len(token_id):
+            continue
+        here = part.place[token_id]
+        total = part.total - counts.by_fold[fold][part.live]
+        rest = part.by_domain if pooled else part.by_domain - counts.counts[:, fold][:, part.live]
+        ranking = rank_counts(rest, part.plan, total)
+        bucket[ranking.order] = bucket_at[:size]
+        # Ids without a count here stand among those that never have one.
+        late = ranking.order[ranking.seen :]
+        bucket[late] = bucket_at[ranking.seen + np.arange(len(late)) + part.before[late]]
+        sums = np.bincount(domain * width + bucket[here], weights=count, minlength=domains * width)
+        sums = sums.reshape(domains, width)
+        tokens[fold] = sums.sum(axis=1)
+        hits[fold] = np.cumsum(sums[:, :-1], axis=1)[:, where]
+        new = np.flatnonzero(total[here] == 0)
+        unseen += np.bincount(domain[new], weights=count[new], minlength=domains)
+    return HeldOut(hits, tokens, unseen)
+
+
+def covered(part: np.ndarray, ranking: Ranking, sizes: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Tokens of ``part`` [..., V] among the first D ids, for each D: float64 [..., sizes]."""
+    at = np.asarray(sizes, dtype=np.int64)
+    return np.cumsum(part[..., ranking.order], axis=-1, dtype=np.float64)[..., at - 1]
+
+
+def domain_table(
+    counts: TokenCounts, draft_vocab: int, *, strategy: str = "pooled", force: bool = True,
+    weights: Mapping[str, float] | None = None, extra_forced: Sequence[int] = (), pad_from: TokenCounts | None = None,
+) -> pl.DataFrame:
+    """Everything about one size, one row a domain and one for all of them together (``all domains``).
+
+    Columns: domain, tokens, in_sample, coverage, low, high (held out, range over folds), unseen_mass,
+    good_turing, mean_run.
+    """
+    plan = make_plan(counts, strategy, force=force, weights=weights, extra_forced=extra_forced, pad_from=pad_from)
+    at = np.array([min(draft_vocab, counts.vocab_size)])
+    held = held_out(counts, compact(counts, plan), at)
+    full = rank_counts(counts.by_domain, plan, counts.total)
+    inside = covered(counts.by_domain, full, at)[:, 0]
+    rows = []
+    everything = slice(None)
+    for name, which in [*((n, slice(i, i + 1)) for i, n in enumerate(counts.domains)), ("all domains", everything)]:
+        tokens = held.tokens[:, which].sum(axis=1)
+        if not tokens.any():
+            continue
+        by_fold = held.hits[tokens > 0][:, which, 0].sum(axis=1) / tokens[tokens > 0]
+        coverage = held.hits[:, which, 0].sum() / tokens.sum()
+        rows.append({
+            "domain": name, "tokens": int(tokens.sum()), "in_sample": inside[which].sum() / tokens.sum(),
+            "coverage": coverage, "low": by_fold.min(), "high": by_fold.max(),
+            "unseen_mass": held.unseen[which].sum() / tokens.sum(),
+            "good_turing": float((counts.by_domain[which].sum(axis=0) == 1).sum()) / tokens.sum(),
+            "mean_run": float(mean_run(np.array(coverage))),
+        })
+    return pl.DataFrame(rows)
 
 
 def left_out(counts: TokenCounts, ranking: Ranking, draft_vocab: int, limit: int = 200) -> pl.DataFrame:
@@ -144,14 +237,16 @@ def left_out(counts: TokenCounts, ranking: Ranking, draft_vocab: int, limit: int
 def cross_domain(counts: TokenCounts, draft_vocab: int, *, force: bool = True) -> pl.DataFrame:
     """Held-out coverage of each domain (columns) under a list ranked on one domain alone (``ranked_on``) at one D."""
     rows = []
-    at = np.array([min(draft_vocab, counts.vocab_size)])
+    at = [min(draft_vocab, counts.vocab_size)]
+    plan = make_plan(counts, "pooled", force=force)
+    tokens = np.maximum(counts.by_domain.sum(axis=1), 1)
     for source, name in enumerate(counts.domains):
         hits = np.zeros(len(counts.domains))
         for fold in range(FOLDS):
-            only = np.zeros_like(counts.by_domain)
-            only[source] = counts.by_domain[source] - counts.counts[source, fold]
-            ranking = rank_counts(only, counts, "pooled", force=force)
-            hits += _cumulative(counts.counts[:, fold], ranking, at)[:, 0]
-        tokens = np.maximum(counts.by_domain.sum(axis=1), 1)
+            only = counts.by_domain[source : source + 1] - counts.counts[source : source + 1, fold]
+            chosen = np.zeros(counts.vocab_size, dtype=bool)
+            chosen[rank_counts(only, plan).ids(at[0])] = True
+            domain, token_id, count = counts.entries[fold]
+            hits += np.bincount(domain, weights=count * chosen[token_id], minlength=len(hits))
         rows.append({"ranked_on": name, **dict(zip(counts.domains, (hits / tokens).tolist(), strict=True))})
     return pl.DataFrame(rows)

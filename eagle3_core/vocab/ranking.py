@@ -5,30 +5,24 @@ drafted costs an acceptance at every turn, and the 256 single-byte tokens keep
 any text writable. No public trainer forces them (SpecForge, speculators,
 ModelOpt, AngelSlim, TorchSpec); FR-Spec's script and vLLM's draft_token_map add
 EOS. Then come the counted tokens by score, ties by id (``(-score, id)``, as
-speculators); then those never seen, lowest id first within byte-pair merge
-order, which in a byte-level BPE is roughly frequency order. They are padding
-and are counted as such, never passed off as chosen.
+speculators). Those never seen come last and count as padding: ordered by how
+often another counts file saw them (``pad_from``), then by id, which in a
+byte-pair vocabulary is merge order and so roughly frequency; the target's
+padding rows at the very end.
 
 Strategies, with f_d(v) the share of token v in domain d (ranking folds only):
 
     pooled      sum over domains of counts
     balanced    mean over domains of f_d
     weights     weighted mean of f_d, weights given by the user
-    worst       maximise min over domains of coverage, by multiplicative weights (below)
-    robust      mean over domains of f_d, then worst's weights mixed in half and half
-
-``worst`` solves max_S min_d sum_{v in S} f_d(v), |S| = D. Its linear relaxation
-equals min over domain weights w of the best D tokens by sum_d w_d f_d(v), so
-weights moved towards the worst covered domain (Hedge, Freund and Schapire 1997)
-find it; the integral loss is at most one token a domain. A ranking must serve
-all sizes, so the weights are found at one size (``worst_at``, default 32,000)
-and the order they give is used for all.
+    worst       the smallest coverage over domains as large as possible (``across.py``)
+    robust      mean coverage over domains less its spread as large as possible
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -36,6 +30,7 @@ import numpy as np
 from eagle3_core.corpus.counts import TokenCounts
 from eagle3_core.errors import Eagle3Error, suggest
 from eagle3_core.specs.sizes import INHERITED
+from eagle3_core.vocab.across import Stages, find_stages, staged_scores
 from eagle3_core.vocab.mapping import VocabMapping, mapping_from_ids
 
 Strategy = Literal["pooled", "balanced", "weights", "worst", "robust"]
@@ -43,7 +38,6 @@ STRATEGIES: tuple[str, ...] = get_args(Strategy)
 FORCED_ROLES = ("eos", "end_of_turn", "chat_control", "tool_call", "byte_fallback")
 """Roles forced whether they occur or not. ``special`` and ``added`` tokens are forced where they occur."""
 OCCURRING_ROLES = ("special", "added")
-_ROUNDS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +49,8 @@ class Ranking:
     seen: int
     strategy: str
     weights: tuple[float, ...]
-    """Weight of each domain's shares in the score, in the order of ``counts.domains``; empty for pooled counts."""
+    """Weight of each domain's shares in the score, in the order of ``counts.domains``; empty for pooled counts.
+    ``worst`` and ``robust`` have one set a stage; these are those at 32,000."""
 
     def ids(self, draft_vocab: int) -> np.ndarray:
         return self.order[:draft_vocab]
@@ -78,81 +73,163 @@ def rank(
     extra_forced: Sequence[int] = (),
     weights: Mapping[str, float] | None = None,
     folds: Sequence[int] | None = None,
-    worst_at: int = INHERITED,
+    pad_from: TokenCounts | None = None,
 ) -> Ranking:
     """Rank all V ids on the given folds (default all).
 
     Raises Eagle3Error for an unknown strategy, domain or id.
     """
     by_domain = counts.by_domain if folds is None else counts.counts[:, list(folds)].sum(axis=1)
-    return rank_counts(by_domain, counts, strategy, force=force, extra_forced=extra_forced, weights=weights,
-                       worst_at=worst_at)
+    plan = make_plan(counts, strategy, force=force, extra_forced=extra_forced, weights=weights, pad_from=pad_from,
+                     by_domain=by_domain)
+    return rank_counts(by_domain, plan)
 
 
-def rank_counts(
-    by_domain: np.ndarray,
-    counts: TokenCounts,
-    strategy: str,
-    *,
-    force: bool = True,
-    extra_forced: Sequence[int] = (),
-    weights: Mapping[str, float] | None = None,
-    worst_at: int = INHERITED,
-) -> Ranking:
-    """As ``rank`` on ``by_domain``, int64 [domains, V]; roles and names are read from ``counts``."""
-    total = by_domain.sum(axis=0)
-    forced = forced_ids(counts, total, force=force, extra=extra_forced)
-    mix = _domain_weights(by_domain, counts.domains, strategy, weights, forced, worst_at)
-    score = total if mix is None else quantise(mix @ _shares(by_domain))
-    order, seen = _order(score, total, forced)
-    return Ranking(order, forced, seen, strategy, () if mix is None else tuple(float(x) for x in mix))
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How to rank, the part that is the same for every fold.
+
+    Domain weights of ``worst`` and ``robust`` are found once, on all folds: a few
+    dozen numbers for millions of tokens. The lists themselves are made fold by fold.
+    """
+
+    strategy: str
+    forced: np.ndarray
+    """Ids forced whether they occur or not, int64 ascending."""
+    forced_seen: np.ndarray
+    """Ids forced where they occur, int64 ascending."""
+    mix: np.ndarray | None
+    stages: Stages | None
+    padding: np.ndarray
+    """Sort key of every id for the case that it was not seen, int64 [V]."""
+
+
+def make_plan(
+    counts: TokenCounts, strategy: str = "pooled", *, force: bool = True, extra_forced: Sequence[int] = (),
+    weights: Mapping[str, float] | None = None, pad_from: TokenCounts | None = None,
+    by_domain: np.ndarray | None = None,
+) -> Plan:
+    """Raises Eagle3Error for an unknown strategy or domain, or padding counts of another tokenizer."""
+    by_domain = counts.by_domain if by_domain is None else by_domain
+    if counts.vocab_size > 1 << _ID_BITS or int(by_domain.max(initial=0)) >= _CAP // max(len(counts.domains), 1):
+        raise Eagle3Error("vocabulary or counts too large to rank",
+                          found=f"{counts.vocab_size:,} ids, {int(by_domain.max(initial=0)):,} of one token")
+    plan = Plan(strategy, *_forced_always_and_seen(counts, force, extra_forced),
+                _domain_mix(counts.domains, strategy, weights), None, _padding_keys(counts, pad_from))
+    if strategy not in ("worst", "robust"):
+        return plan
+    forced = _forced(plan, by_domain.sum(axis=0))
+    return replace(plan, stages=find_stages(strategy, _shares(by_domain), forced))
+
+
+def compact_plan(plan: Plan, live: np.ndarray) -> tuple[Plan, np.ndarray]:
+    """The plan on the ids ``live`` alone (ascending, all forced ones among them), renumbered 0..len(live)-1.
+
+    Also, per live id, how many of the dropped ids would stand before it if it were padding.
+    """
+    place = (plan.padding >> _ID_BITS) - _CAP
+    dropped = np.ones(len(place), dtype=np.int64)
+    dropped[place[live]] = 0
+    before = np.cumsum(dropped)[place[live]]
+    padding = (plan.padding[live] & ~_ID_MASK) | np.arange(len(live))
+    forced, seen = (np.searchsorted(live, ids) for ids in (plan.forced, plan.forced_seen))
+    return replace(plan, padding=padding, forced=forced, forced_seen=seen), before
+
+
+def without_forcing(plan: Plan) -> Plan:
+    """The same plan with nothing forced, to see what forcing costs."""
+    none = np.zeros(0, dtype=np.int64)
+    return replace(plan, forced=none, forced_seen=none)
+
+
+def rank_counts(by_domain: np.ndarray, plan: Plan, total: np.ndarray | None = None) -> Ranking:
+    """Rank ``by_domain``, int64 [domains, V], as planned.
+
+    ``total`` is its sum over domains, where the caller has it at hand.
+    """
+    total = by_domain.sum(axis=0) if total is None else total
+    forced = _forced(plan, total)
+    if plan.stages is not None:
+        scores = staged_scores(_shares(by_domain), plan.stages, forced)
+        score = quantise(scores / (len(plan.stages.ends) + 1))
+        at = int(np.searchsorted(plan.stages.ends, min(INHERITED, plan.stages.ends[-1])))
+        used = tuple(float(x) for x in plan.stages.weights[at])
+    elif plan.mix is not None:
+        score = quantise(plan.mix @ _shares(by_domain))
+        used = tuple(float(x) for x in plan.mix)
+    else:
+        score, used = total, ()
+    order = _order(score, total, forced, plan.padding)
+    seen = len(forced) + int(np.count_nonzero(total)) - int(np.count_nonzero(total[forced]))
+    return Ranking(order, forced, seen, plan.strategy, used)
 
 
 _ID_BITS = 20
 """Room for target ids of up to 2^20 beside the score in one int64 sort key."""
-_SCORE_BITS = 42
+_ID_MASK = (1 << _ID_BITS) - 1
+_CAP = 1 << 42
+"""Scores and counts lie below this; forced ids sort below -_CAP, unseen ones above."""
 
 
 def quantise(score: np.ndarray) -> np.ndarray:
     """Shares in [0, 1] as integers, so that order and ties are the same on every machine."""
-    return np.rint(np.asarray(score, dtype=np.float64) * float(1 << _SCORE_BITS)).astype(np.int64)
+    return np.rint(np.asarray(score, dtype=np.float64) * float(_CAP - 1)).astype(np.int64)
 
 
-def _order(score: np.ndarray, total: np.ndarray, forced: np.ndarray) -> tuple[np.ndarray, int]:
-    """All ids: forced, then by (-score, id), then the unseen by id; and how many are forced or seen.
+def _padding_keys(counts: TokenCounts, pad_from: TokenCounts | None) -> np.ndarray:
+    """Keys above every counted token's, in the order padding is taken."""
+    vocab = counts.vocab_size
+    seen_elsewhere = np.zeros(vocab, dtype=np.int64)
+    if pad_from is not None:
+        if pad_from.meta.tokenizer_sha256 != counts.meta.tokenizer_sha256 or pad_from.vocab_size != vocab:
+            raise Eagle3Error("padding counts are of another tokenizer", found=pad_from.meta.tokenizer,
+                              expected=counts.meta.tokenizer)
+        seen_elsewhere = pad_from.total
+    late = (counts.role == "padding").to_numpy().astype(np.int8)
+    order = np.argsort(late, kind="stable")
+    if pad_from is not None:
+        order = order[np.argsort(-seen_elsewhere[order], kind="stable")]
+    place = np.empty(vocab, dtype=np.int64)
+    place[order] = np.arange(vocab)
+    return ((_CAP + place) << _ID_BITS) | np.arange(vocab)
+
+
+def _order(score: np.ndarray, total: np.ndarray, forced: np.ndarray, padding: np.ndarray) -> np.ndarray:
+    """All ids by one packed key: forced first, then (-score, id), then the unseen.
 
     Sorting one packed key is several times faster than an argsort, and stable by construction.
     """
-    vocab = len(score)
-    if vocab > 1 << _ID_BITS or int(score.max(initial=0)) >= 1 << (63 - _ID_BITS):
-        raise Eagle3Error("vocabulary or counts too large to rank", found=f"{vocab:,} ids, {int(score.max()):,}")
-    first = np.zeros(vocab, dtype=bool)
-    first[forced] = True
-    live = np.flatnonzero((total > 0) & ~first)
-    keys = (-score[live] << _ID_BITS) | live
+    keys = -score
+    keys <<= _ID_BITS
+    keys |= padding & _ID_MASK
+    rest = np.flatnonzero(score <= 0)
+    keys[rest] = padding[rest]
+    if score is not total:
+        # Seen only where the weights are zero: after the scored ones, the most frequent first.
+        rest = rest[total[rest] > 0]
+        keys[rest] = ((_CAP - 1 - total[rest]) << _ID_BITS) | rest
+    keys[forced] = ((np.arange(len(forced)) - (_CAP + len(forced))) << _ID_BITS) | forced
     keys.sort()
-    live = keys & ((1 << _ID_BITS) - 1)
-    unseen = np.flatnonzero((total == 0) & ~first)
-    order = np.concatenate([forced, live, unseen]).astype(np.int64, copy=False)
-    order.setflags(write=False)
-    return order, len(forced) + len(live)
+    keys &= _ID_MASK
+    keys.setflags(write=False)
+    return keys
 
 
-def forced_ids(
-    counts: TokenCounts, total: np.ndarray, *, force: bool = True, extra: Sequence[int] = ()
-) -> np.ndarray:
-    """Forced ids, int64, most frequent first and ties by id."""
-    chosen = np.zeros(counts.vocab_size, dtype=bool)
-    if force:
-        chosen[counts.ids_with_role(*FORCED_ROLES)] = True
-        occurring = counts.ids_with_role(*OCCURRING_ROLES)
-        chosen[occurring[total[occurring] > 0]] = True
+def _forced_always_and_seen(
+    counts: TokenCounts, force: bool, extra: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    always = counts.ids_with_role(*FORCED_ROLES) if force else np.zeros(0, dtype=np.int64)
+    seen = counts.ids_with_role(*OCCURRING_ROLES) if force else np.zeros(0, dtype=np.int64)
     for token_id in extra:
         if not 0 <= token_id < counts.vocab_size:
             raise Eagle3Error("forced id", found=token_id, expected=f"0 to {counts.vocab_size - 1}")
-        chosen[token_id] = True
-    ids = np.flatnonzero(chosen)
-    return ids[np.argsort(-total[ids], kind="stable")].astype(np.int64)
+    return np.union1d(always, np.asarray(extra, dtype=np.int64)).astype(np.int64), seen
+
+
+def _forced(plan: Plan, total: np.ndarray) -> np.ndarray:
+    """Forced ids, int64, most frequent first and ties by id."""
+    ids = np.union1d(plan.forced, plan.forced_seen[total[plan.forced_seen] > 0])
+    return ids[np.argsort(-total[ids], kind="stable")]
 
 
 def _shares(by_domain: np.ndarray) -> np.ndarray:
@@ -161,61 +238,30 @@ def _shares(by_domain: np.ndarray) -> np.ndarray:
     return by_domain / np.maximum(totals, 1)
 
 
-def _domain_weights(
-    by_domain: np.ndarray, domains: Sequence[str], strategy: str, weights: Mapping[str, float] | None,
-    forced: np.ndarray, worst_at: int,
+def _domain_mix(
+    domains: Sequence[str], strategy: str, weights: Mapping[str, float] | None
 ) -> np.ndarray | None:
-    """Weights of the shares, [domains], or None for plain pooled counts."""
+    """Fixed weights of the shares, [domains]; None for pooled counts and for staged weights."""
     if strategy not in STRATEGIES:
         raise Eagle3Error("unknown ranking", found=repr(strategy), expected=", ".join(STRATEGIES),
                           fix=suggest(strategy, STRATEGIES))
     if (strategy == "weights") != (weights is not None):
         raise Eagle3Error("ranking 'weights' and --weights go together", found=strategy)
-    uniform = np.full(len(domains), 1 / len(domains))
-    if strategy == "pooled":
-        return None
     if strategy == "balanced":
-        return uniform
-    if weights is not None:
-        unknown = set(weights) - set(domains)
-        if unknown or any(not w >= 0 for w in weights.values()) or sum(weights.values()) <= 0:
-            raise Eagle3Error("domain weights", found=dict(weights), expected=f"numbers >= 0 for {', '.join(domains)}")
-        mix = np.array([weights.get(domain, 0.0) for domain in domains])
-        return mix / mix.sum()
-    worst = worst_domain_weights(_shares(by_domain), worst_at, forced)
-    return worst if strategy == "worst" else (worst + uniform) / 2
+        return np.full(len(domains), 1 / len(domains))
+    if weights is None:
+        return None
+    unknown = set(weights) - set(domains)
+    if unknown or any(not w >= 0 for w in weights.values()) or not 0 < sum(weights.values()) < float("inf"):
+        raise Eagle3Error("domain weights", found=dict(weights), expected=f"numbers >= 0 for {', '.join(domains)}")
+    mix = np.array([weights.get(domain, 0.0) for domain in domains])
+    return mix / mix.sum()
 
 
-def worst_domain_weights(shares: np.ndarray, draft_vocab: int, forced: np.ndarray) -> np.ndarray:
-    """Domain weights whose best D tokens have (nearly) the largest possible smallest coverage.
-
-    shares: float64 [domains, V]. Hedge over domains; of all rounds the weights
-    with the best smallest coverage are returned, so more rounds never hurt.
-    """
-    domains = shares.shape[0]
-    log_weights = np.zeros(domains)
-    best, best_value = np.full(domains, 1 / domains), -1.0
-    size = min(draft_vocab, shares.shape[1])
-    free = size - len(forced)
-    candidates = shares.copy()
-    base = shares[:, forced].sum(axis=1)
-    candidates[:, forced] = -1.0
-    # Only tokens near the top of some domain can ever be chosen.
-    live = np.flatnonzero(shares.sum(axis=0) > 0)
-    live = live[~np.isin(live, forced)]
-    if free <= 0 or free >= len(live):
-        return best
-    pool = shares[:, live]
-    for step in range(_ROUNDS):
-        weights = np.exp(log_weights - log_weights.max())
-        weights /= weights.sum()
-        score = weights @ pool
-        chosen = np.argpartition(-score, free - 1)[:free]
-        coverage = base + pool[:, chosen].sum(axis=1)
-        value = float(coverage.min())
-        if value > best_value:
-            best, best_value = weights, value
-        spread = float(coverage.max() - coverage.min()) or 1.0
-        log_weights += (coverage.max() - coverage) / spread * (2.0 / np.sqrt(step + 1))
-        log_weights = np.maximum(log_weights - log_weights.max(), -30.0)
-    return best
+def forced_summary(counts: TokenCounts, ranking: Ranking) -> dict[str, int]:
+    """How many tokens are forced, by role ("other" for ids given by the user), and how many of them never occurred."""
+    roles = counts.role.gather(ranking.forced).to_list() if len(ranking.forced) else []
+    out: dict[str, int] = {}
+    for role in roles:
+        out[role or "other"] = out.get(role or "other", 0) + 1
+    return {**dict(sorted(out.items())), "never seen": int((counts.total[ranking.forced] == 0).sum())}
