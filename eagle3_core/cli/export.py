@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,11 +13,44 @@ from eagle3_core.cli import options
 from eagle3_core.cli.output import print_json
 from eagle3_core.errors import Eagle3Error
 
+if TYPE_CHECKING:
+    from eagle3_core.decide.record import Decision
+
+
+def recorded_bundle(
+    path: Path, consumers: Sequence[str], counts: Path | None, latency: str | None, acceptance: str | None
+) -> tuple[Decision, dict[str, bytes]]:
+    """The bundle of a recorded decision; with its counts file the report is in it.
+
+    Raises Eagle3Error when a file given is not the one that was decided on.
+    """
+    from eagle3_core.acceptance.model import resolve_acceptance
+    from eagle3_core.cli.inputs import file_hashes
+    from eagle3_core.corpus.counts import read_counts
+    from eagle3_core.cost.hardware import resolve_latency
+    from eagle3_core.decide.record import read_decision
+    from eagle3_core.decide.restore import restore_inputs
+    from eagle3_core.export.bundle import bundle_of
+
+    record = read_decision(path)
+    known = {item.sha256 for item in record.inputs}
+    for name, found in file_hashes(counts, latency, acceptance).items():
+        if found not in known:
+            raise Eagle3Error(f"--{name} is not the file of this decision", found=f"sha256 {found[:12]}...",
+                              expected="a file recorded in it", fix="decide again with --target")
+    inputs = None
+    if counts is not None:
+        inputs = restore_inputs(record, read_counts(counts), latency=resolve_latency(latency) if latency else None,
+                                acceptance=resolve_acceptance(acceptance) if acceptance else None)
+    return record, bundle_of(record, consumers, inputs=inputs)
+
 
 def register(app: typer.Typer) -> None:
     @app.command()
     def export(
-        target: options.Target,
+        target: str | None = typer.Option(None, "--target", help="Preset name, config.json or model folder."),
+        decision: Path | None = typer.Option(None, "--decision", help="Export a decision.json as it was decided."),
+        supersedes: Path | None = typer.Option(None, "--supersedes", help="The decision.json this one replaces."),
         counts: options.Counts = None,
         latency: options.Latency = None,
         acceptance: options.Acceptance = None,
@@ -44,6 +79,7 @@ def register(app: typer.Typer) -> None:
         """Write the export bundle: a folder, or one .zip."""
         from eagle3_core.cli.inputs import build_inputs, file_hashes
         from eagle3_core.decide.conclude import recommended_for
+        from eagle3_core.decide.record import read_decision
         from eagle3_core.export.bundle import bundle_name, make_bundle, write_bundle
         from eagle3_core.export.configs import parse_consumers
 
@@ -52,19 +88,32 @@ def register(app: typer.Typer) -> None:
             raise Eagle3Error("--out is missing", expected="a folder or a .zip to write")
         if out.exists() and not force:
             raise Eagle3Error("already exists", where=out, fix="pass --force to replace it")
-        inputs = build_inputs(
-            target, counts, latency, acceptance, k=k, draft_tp=draft_tp, target_tp=target_tp, batch=batch, dtype=dtype,
-            engine=engine, context=context, ranking=ranking, weights=weights, force=not no_force, decode_ms=decode_ms,
-            verify_ms=verify_ms, locked=locked, stand_in=stand_in,
-        )
-        chosen = size or locked or recommended_for(inputs)[1].size
-        stamp = created or datetime.now(UTC).isoformat(timespec="seconds")
-        files = make_bundle(inputs, chosen, names, created=stamp, decided_by=decided_by,
-                            hashes=file_hashes(counts, latency, acceptance))
-        write_bundle(files, out, root=bundle_name(inputs.target.name, chosen), force=force)
+        if decision is not None:
+            if target is not None or size is not None or supersedes is not None:
+                raise Eagle3Error("--decision goes without --target, --size and --supersedes",
+                                  expected="what was decided, or a new decision")
+            record, files = recorded_bundle(decision, names, counts, latency, acceptance)
+            name, chosen = record.setting.target, record.choice.draft_vocab
+        else:
+            if target is None:
+                raise Eagle3Error("--target is missing", expected="a preset, a config.json, or --decision")
+            inputs = build_inputs(
+                target, counts, latency, acceptance, k=k, draft_tp=draft_tp, target_tp=target_tp, batch=batch,
+                dtype=dtype, engine=engine, context=context, ranking=ranking, weights=weights, force=not no_force,
+                decode_ms=decode_ms, verify_ms=verify_ms, locked=locked, stand_in=stand_in,
+            )
+            chosen = size or locked or recommended_for(inputs)[1].size
+            stamp = created or datetime.now(UTC).isoformat(timespec="seconds")
+            files = make_bundle(inputs, chosen, names, created=stamp, decided_by=decided_by,
+                                hashes=file_hashes(counts, latency, acceptance),
+                                previous=read_decision(supersedes) if supersedes else None)
+            name = inputs.target.name
+        write_bundle(files, out, root=bundle_name(name, chosen), force=force)
         if as_json:
             print_json({"draft_vocab": chosen, "out": str(out), "files": sorted(files)})
             return
+        if "report.html" not in files:
+            print("no report: it needs the decision's counts, pass --counts")
         print(f"wrote {out}: D = {chosen:,} for {', '.join(names)}")
         for path in sorted(files):
             print(f"  {Path(path)}")

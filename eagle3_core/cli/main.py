@@ -10,7 +10,7 @@ import typer
 from eagle3_core import __version__
 from eagle3_core.errors import Eagle3Error
 
-COMMANDS = ("app", "params", "count", "coverage", "measure", "tradeoff", "export", "report")
+COMMANDS = ("app", "params", "count", "coverage", "measure", "tradeoff", "export", "report", "check", "audit")
 """Modules of this package, in the order ``--help`` lists them; each has ``register(app)``."""
 
 app = typer.Typer(

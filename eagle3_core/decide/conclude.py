@@ -13,12 +13,23 @@ from eagle3_core import __version__
 from eagle3_core.acceptance.model import per_position
 from eagle3_core.cost.hardware import Gpu
 from eagle3_core.decide.recommend import Constraints, Recommendation, recommend, verdict
-from eagle3_core.decide.record import Assumption, Choice, Decision, InputEvidence, Setting, Tripwire, token_set
+from eagle3_core.decide.record import (
+    Assumption,
+    Choice,
+    Decision,
+    InputEvidence,
+    Setting,
+    Tripwire,
+    decision_hash,
+    token_set,
+)
+from eagle3_core.decide.restore import changes, sources_of
 from eagle3_core.decide.sensitivity import sensitivity
 from eagle3_core.decide.tradeoff import TradeoffInputs, target_timing, tradeoff
 from eagle3_core.specs.drafter import check_draft_vocab
 from eagle3_core.specs.sizes import INHERITED, size_grid
-from eagle3_core.vocab.ranking import Ranking, mapping_at, rank
+from eagle3_core.vocab.mapping import VocabMapping
+from eagle3_core.vocab.ranking import Ranking, rank
 
 
 def constraints_of(inputs: TradeoffInputs) -> Constraints:
@@ -48,20 +59,23 @@ def ranking_of(inputs: TradeoffInputs) -> Ranking:
 
 def decide(
     inputs: TradeoffInputs, size: int, *, created: str, decided_by: str = "", reason: str | None = None,
-    supersedes: str | None = None, hashes: dict[str, str] | None = None,
+    previous: Decision | None = None, hashes: dict[str, str] | None = None,
 ) -> Decision:
-    """The record of choosing ``size``. ``created`` is the only thing in it that is not a function of the inputs."""
+    """The record of choosing ``size``. ``created`` is the only thing in it that is not a function of the inputs.
+
+    ``previous`` is the decision that this one replaces.
+    """
     table = full_table(inputs, size)
     recommendation = recommend(table, tolerance=inputs.tolerance, constraints=constraints_of(inputs))
     ranking = ranking_of(inputs)
     # A stand-in tokenizer's ids mean nothing to the target, so there is no token set to record.
     tokens = None if inputs.stand_in else token_set(
-        mapping_at(ranking, size), ranking=inputs.strategy, forced=min(len(ranking.forced), size),
-        padding=ranking.padding(size))
+        VocabMapping(ranking.ids(size), inputs.target.vocab_size), ranking=inputs.strategy,
+        forced=min(len(ranking.forced), size), padding=ranking.padding(size))
     moves = sensitivity(inputs, size, constraints_of(inputs))
     chosen_reason = reason or (recommendation.reason if size == recommendation.size else "chosen by hand")
     target = inputs.target
-    return Decision(
+    decision = Decision(
         tool_version=__version__, created=created, decided_by=decided_by,
         setting=Setting(
             target=target.name, hidden_size=target.hidden_size, vocab_size=target.vocab_size,
@@ -83,8 +97,12 @@ def decide(
         sensitivity=tuple(_plain(row) for row in moves.iter_rows(named=True)),
         gaps=("the counts are another tokenizer's: no mapping can be made until the target's own are counted",)
         if inputs.stand_in else (),
-        supersedes=supersedes,
+        sources=sources_of(inputs),
     )
+    if previous is None:
+        return decision
+    return decision.model_copy(update={
+        "supersedes": decision_hash(previous), "changes": changes(previous, decision)})
 
 
 def rounded(value: Any, digits: int = 6) -> Any:
@@ -162,6 +180,9 @@ def propose_tripwires(inputs: TradeoffInputs, table: pl.DataFrame, size: int) ->
         Tripwire(metric="worst_coverage", direction="below", value=round(row["worst_coverage"] - 0.02, 4),
                  reason=f"two points under {row['worst_domain']}, the worst domain when this was decided"),
     ]
+    if row["speedup"] > 1:
+        wires.append(Tripwire(metric="tau", direction="below", value=round(row["round_ms"] / row["decode_ms"], 3),
+                              reason="below this the drafter is slower than none"))
     if inputs.locked_size is not None:
         return tuple(wires)
     alpha = per_position(inputs.acceptance.alpha, inputs.k)

@@ -9,6 +9,7 @@ Its JSON schema is shipped as ``decision.schema.json``.
 from __future__ import annotations
 
 import base64
+import hashlib
 import math
 import zlib
 from pathlib import Path
@@ -47,6 +48,28 @@ class Setting(_Record):
     dtype: str
     engine: str
     context: int
+
+
+class Sources(_Record):
+    """What the table was computed from: with the files named by hash, enough to compute it again."""
+
+    target: dict[str, Any]
+    """The target's dimensions, as TargetSpec."""
+    device: str | None
+    """Name of a modelled device; None for a measured profile, which is a file."""
+    alpha: tuple[float, ...]
+    reference_size: int | None
+    """D at which ``alpha`` holds; None is the full vocabulary."""
+    acceptance_evidence: Evidence
+    acceptance_source: str
+    decode_ms: float | None
+    verify_ms: float | None
+    overhead_ms: float
+    tolerance: float
+    ranking: str
+    force: bool
+    weights: dict[str, float] | None
+    locked_size: int | None
 
 
 class InputEvidence(_Record):
@@ -93,22 +116,57 @@ class TokenSet(_Record):
     forced: int
     """How many of them were forced in."""
     padding: int
+    order: str | None = None
+    """Rank of each id, ascending ids, compressed 32-bit integers; for consumers that keep the ranking's order."""
+
+    def ranked(self, vocab_size: int) -> VocabMapping | None:
+        """The ids in ranking order. Raises Eagle3Error when the order is damaged."""
+        if self.order is None:
+            return None
+        ids = self.mapping(vocab_size).target_ids
+        rank = np.frombuffer(_unpack(self.order, "order"), dtype="<u4")
+        if not np.array_equal(np.sort(rank), np.arange(len(ids))):
+            raise Eagle3Error("field token_set.order", found=f"{len(rank)} ranks", expected=f"each of {len(ids)} once")
+        ranked = np.empty(len(ids), dtype=np.int64)
+        ranked[rank] = ids
+        return VocabMapping(ranked, vocab_size)
 
     def mapping(self, vocab_size: int) -> VocabMapping:
         """Raises Eagle3Error when the bitmap is damaged."""
-        try:
-            packed = np.frombuffer(zlib.decompress(base64.b64decode(self.bitmap, validate=True)), dtype=np.uint8)
-        except (ValueError, zlib.error) as error:
-            raise Eagle3Error("field token_set.bitmap", found=error, expected="a compressed bitmap") from None
+        packed = np.frombuffer(_unpack(self.bitmap, "bitmap"), dtype=np.uint8)
         mask = np.unpackbits(packed)[:vocab_size].astype(bool)
         if packed.size != math.ceil(vocab_size / 8):
             raise Eagle3Error("field token_set.bitmap", found=f"{packed.size} bytes", expected=f"{vocab_size} bits")
         return mapping_from_ids(np.flatnonzero(mask), vocab_size)
 
 
-def token_set(mapping: VocabMapping, *, ranking: str, forced: int, padding: int) -> TokenSet:
-    packed = zlib.compress(np.packbits(mapping.t2d).tobytes(), 9)
-    return TokenSet(bitmap=base64.b64encode(packed).decode(), ranking=ranking, forced=forced, padding=padding)
+_UNPACKED_LIMIT = 1 << 24
+
+
+def _unpack(text: str, name: str) -> bytes:
+    """At most 16 MB, whatever a hostile record claims."""
+    try:
+        worker = zlib.decompressobj()
+        data = worker.decompress(base64.b64decode(text, validate=True), _UNPACKED_LIMIT)
+        if not worker.eof:
+            raise ValueError("cut short or too long")
+    except (ValueError, zlib.error) as error:
+        raise Eagle3Error(f"field token_set.{name}", found=error, expected="compressed data") from None
+    return data[: len(data) // 4 * 4] if name == "order" else data
+
+
+def _pack(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 9)).decode()
+
+
+def token_set(ranked: VocabMapping, *, ranking: str, forced: int, padding: int) -> TokenSet:
+    """``ranked``: the chosen ids in ranking order."""
+    mapping = mapping_from_ids(ranked.target_ids, ranked.vocab_size)
+    order = None
+    if mapping.draft_vocab_size < mapping.vocab_size:
+        order = _pack(np.argsort(ranked.target_ids).astype("<u4").tobytes())
+    return TokenSet(bitmap=_pack(np.packbits(mapping.t2d).tobytes()), ranking=ranking, forced=forced, padding=padding,
+                    order=order)
 
 
 class Decision(_Record):
@@ -131,6 +189,9 @@ class Decision(_Record):
     """What is not known, for a record written after the fact."""
     supersedes: str | None = None
     """SHA-256 of the decision this one replaces."""
+    changes: tuple[str, ...] = ()
+    """What differs from the decision it replaces, in words."""
+    sources: Sources
 
     def row(self, size: int) -> dict[str, Any]:
         for row in self.table:
@@ -141,6 +202,11 @@ class Decision(_Record):
 
 def decision_json(decision: Decision) -> str:
     return canonical_json(decision.model_dump(mode="json"))
+
+
+def decision_hash(decision: Decision) -> str:
+    """What ``supersedes`` refers to: SHA-256 of the record as this project writes it."""
+    return hashlib.sha256(decision_json(decision).encode()).hexdigest()
 
 
 def decision_schema() -> str:
@@ -164,12 +230,21 @@ def parse_decision(value: Any, where: object) -> Decision:
         if mapping.draft_vocab_size != decision.choice.draft_vocab:
             raise Eagle3Error("field token_set", where=where, found=f"{mapping.draft_vocab_size} ids",
                               expected=f"{decision.choice.draft_vocab}")
-    decision.row(decision.choice.draft_vocab)
+    for size in {decision.choice.draft_vocab, *decision.options}:
+        row = decision.row(size)
+        bad = [name for name in _SHOWN if not isinstance(row.get(name), int | float)]
+        if bad or not isinstance(row.get("worst_domain"), str):
+            raise Eagle3Error(f"field table, row {size}", where=where, found=f"no {(bad or ['worst_domain'])[0]}",
+                              expected="a decision.json")
     return decision
 
 
 def read_decision(path: str | Path) -> Decision:
     return parse_decision(read_json(path), path)
+
+
+_SHOWN = ("coverage", "worst_coverage", "lm_head_params", "step_ms", "tau", "speedup", "speedup_low", "speedup_high",
+          "vs_best", "round_ms", "decode_ms")
 
 
 def _cell(value: str) -> str:
@@ -186,7 +261,7 @@ def decision_markdown(decision: Decision) -> str:
     origin = "trained from scratch" if s.from_scratch else "fine-tuned, size locked by the checkpoint"
     lines = [
         f"# Draft vocabulary for {_cell(s.target)}: D = {c.draft_vocab:,}", "",
-        c.verdict, "",
+        _cell(c.verdict), "",
         f"- Chosen: {c.draft_vocab:,} of V = {s.vocab_size:,}, {_cell(c.reason)}",
         f"- Equivalent: {c.equivalent_low:,} to {c.equivalent_high:,}",
         f"- Setting: {origin}; K = {s.k}, draft TP {s.draft_tp}, target TP {s.target_tp}, batch {s.batch}, "
@@ -209,11 +284,14 @@ def decision_markdown(decision: Decision) -> str:
     lines += ["", "## Evidence", "", "| input | value | how known | source |", "|---|---|---|---|"]
     lines += [f"| {_cell(i.name)} | {_cell(i.value)} | {i.evidence} | {_cell(i.source)} |" for i in decision.inputs]
     lines += ["", "## Assumptions", ""]
-    lines += [f"- {a.text} Wrong if: {a.wrong_if}" for a in decision.assumptions]
+    lines += [f"- {_cell(a.text)} Wrong if: {_cell(a.wrong_if)}" for a in decision.assumptions]
     lines += ["", "## Look again when", ""]
-    lines += [f"- {t.metric} is {t.direction} {t.value:.4g}: {t.reason}" for t in decision.tripwires]
+    lines += [f"- {t.metric} is {t.direction} {t.value:.4g}: {_cell(t.reason)}" for t in decision.tripwires]
     lines.append("- the engine, draft or target TP, K, target or tokenizer changes"
                  + ("" if s.from_scratch else ", or the drafter is trained from scratch"))
+    if decision.supersedes:
+        lines += ["", "## Replaces", "", f"An earlier decision, sha256 {_cell(decision.supersedes[:16])}...:", ""]
+        lines += [f"- {_cell(change)}" for change in decision.changes] or ["- nothing differs"]
     if decision.gaps:
         lines += ["", "## Not known", "", *(f"- {_cell(gap)}" for gap in decision.gaps)]
     return "\n".join(lines) + "\n"

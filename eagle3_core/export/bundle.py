@@ -14,8 +14,9 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from eagle3_core.decide.conclude import decide, ranking_of
+from eagle3_core.decide.conclude import decide
 from eagle3_core.decide.record import Decision, decision_json, decision_markdown
+from eagle3_core.decide.restore import target_of
 from eagle3_core.decide.tradeoff import TradeoffInputs
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.export.configs import CONSUMERS, check_consumer
@@ -23,7 +24,6 @@ from eagle3_core.export.consumer_files import consumer_files
 from eagle3_core.files import canonical_json, write_bytes
 from eagle3_core.specs.drafter import drafter_for
 from eagle3_core.specs.target import TargetSpec
-from eagle3_core.vocab.mapping import VocabMapping
 
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -33,16 +33,15 @@ def bundle_files(
     target: TargetSpec,
     consumers: Sequence[str] = CONSUMERS,
     *,
-    ranked: VocabMapping | None = None,
     report_html: str | None = None,
 ) -> dict[str, bytes]:
     """Relative path -> bytes of the whole bundle, manifest included.
 
-    ``ranked`` has the decision's ids in ranking order, for the consumers that
-    keep it. Without a token set (stand-in counts) the mapping files are left out.
+    Without a token set (stand-in counts) the mapping files are left out.
     """
     drafter = drafter_for(target, decision.choice.draft_vocab)
     mapping = decision.token_set.mapping(target.vocab_size) if decision.token_set else None
+    ranked = decision.token_set.ranked(target.vocab_size) if decision.token_set else None
     s = decision.setting
     files: dict[str, bytes] = {
         "decision.json": decision_json(decision).encode(),
@@ -62,20 +61,24 @@ def bundle_files(
 
 def make_bundle(
     inputs: TradeoffInputs, size: int, consumers: Sequence[str] = CONSUMERS, *, created: str, decided_by: str = "",
-    hashes: dict[str, str] | None = None, with_report: bool = True,
+    hashes: dict[str, str] | None = None, with_report: bool = True, previous: Decision | None = None,
 ) -> dict[str, bytes]:
     """Decide on ``size`` and bundle it; what the app's download and ``eagle3 export`` both call."""
-    decision = decide(inputs, size, created=created, decided_by=decided_by, hashes=hashes)
-    ranked = None
-    if decision.token_set is not None:
-        ranked = VocabMapping(ranking_of(inputs).ids(size), inputs.target.vocab_size)
+    decision = decide(inputs, size, created=created, decided_by=decided_by, hashes=hashes, previous=previous)
+    return bundle_of(decision, consumers, inputs=inputs if with_report else None)
+
+
+def bundle_of(
+    decision: Decision, consumers: Sequence[str] = CONSUMERS, *, inputs: TradeoffInputs | None = None
+) -> dict[str, bytes]:
+    """Bundle a decision already made; with its inputs (``restore_inputs``) the report is in it as well."""
     report = None
-    if with_report:
+    if inputs is not None:
         from eagle3_core.report.data import report_data
         from eagle3_core.report.html import render_html
 
         report = render_html(report_data(inputs, decision))
-    return bundle_files(decision, inputs.target, consumers, ranked=ranked, report_html=report)
+    return bundle_files(decision, target_of(decision), consumers, report_html=report)
 
 
 def zip_bytes(files: dict[str, bytes], root: str) -> bytes:
