@@ -39,6 +39,10 @@ class AcceptancePoint(_Record):
     """The same on the positions the full drafter gets right (C_acc)."""
     rescue: float | None = None
     """Share of positions right at this size though the full drafter is wrong."""
+    teacher_forced: tuple[float, ...] = ()
+    """Acceptance at each depth on the text's own prefix, whatever came of the drafts before: trainers' acc_k."""
+    tau_replayed: float | None = None
+    """Tokens a round when rounds are replayed along text that is the target's own; None for other text."""
 
     @model_validator(mode="after")
     def _same_depth(self) -> AcceptancePoint:

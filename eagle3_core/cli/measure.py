@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from eagle3_core.cli import options
+from eagle3_core.cli.measure_acceptance import register_on
 from eagle3_core.cli.output import print_json, print_table, progress_bar
 from eagle3_core.errors import Eagle3Error
 
@@ -35,6 +36,7 @@ def profile_rows(profile: Any) -> list[tuple[str, ...]]:
 def register(app: typer.Typer) -> None:
     measure = typer.Typer(no_args_is_help=True, help="Measure on this machine.")
     app.add_typer(measure, name="measure")
+    register_on(measure)
 
     @measure.command()
     def latency(

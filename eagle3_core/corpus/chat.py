@@ -110,6 +110,26 @@ def texts(messages: Sequence[Message], tokenizer: Tokenizer, kind: str, tools: A
     return [text for text, said in segments if text and said == (kind == "assistant")]
 
 
+def segments(messages: Sequence[Message], tokenizer: Tokenizer, tools: Any = None) -> list[Segment]:
+    """The whole conversation as rendered, in stretches that the assistant wrote or did not. Raises BadDocument."""
+    if not messages:
+        raise BadDocument("the conversation is empty")
+    if tokenizer.template is None:
+        return [(m["content"], m["role"] == "assistant") for m in messages if m["content"]]
+    if _GENERATION.search(tokenizer.template):
+        return _by_template(messages, tokenizer, tools)
+    return _by_turns(messages, tokenizer, tools, with_prompts=True)
+
+
+def prompt_of(messages: Sequence[Message], tokenizer: Tokenizer, tools: Any = None) -> str:
+    """The rendered conversation up to where the assistant would answer. Raises BadDocument."""
+    if not messages:
+        raise BadDocument("the conversation is empty")
+    if tokenizer.template is None:
+        return "".join(m["content"] for m in messages)
+    return _render(messages, tokenizer, tools, add_generation_prompt=True)[0]
+
+
 def _render(messages: Sequence[Message], tokenizer: Tokenizer, tools: Any, **options: Any) -> Any:
     import jinja2
     from transformers.utils.chat_template_utils import render_jinja_template
@@ -156,7 +176,7 @@ def _by_turns(
             if not before.startswith(done):
                 raise BadDocument("the chat template rewrites earlier turns, so the prompt's part cannot be told")
             segments.append((before[len(done) :], False))
-            done = after
+            done = before + said
         segments.append((said, True))
         index = after_turn
     if with_prompts:
