@@ -130,8 +130,9 @@ def compute(get_catalogue, get_state):
 
 
 @app.cell
-def make_explorer():
+def make_explorer(set_state):
     explorer_widget = nb.explorer()
+    nb.on_restore(explorer_widget, set_state)
     explorer = mo.ui.anywidget(explorer_widget)
     explorer
     return explorer, explorer_widget
@@ -153,14 +154,6 @@ def pictures(explorer_widget, fed, get_catalogue, get_state, screen):
 
 
 @app.cell
-def back(explorer, explorer_widget, set_state):
-    _ = explorer.value
-    if (_asked := nb.restored(explorer_widget)) is not None:
-        set_state(_asked)
-    return
-
-
-@app.cell
 def tabs():
     tab = mo.ui.tabs(dict.fromkeys(("Options", "Left-out tokens", "Sensitivity", "Export", "Evidence"), ""))
     tab
@@ -168,18 +161,13 @@ def tabs():
 
 
 @app.cell
-def chosen_size(explorer, screen):
+def tab_content(explorer, explorer_widget, screen, tab):
     mo.stop(screen is None)
-    size = nb.size_of(explorer.value, screen)
-    return (size,)
-
-
-@app.cell
-def tab_content(screen, size, tab):
+    _ = explorer  # runs again when its size comes to rest
     {
         "Options": nb.options_tab, "Left-out tokens": nb.left_out_tab, "Sensitivity": nb.sensitivity_tab,
         "Export": nb.export_tab, "Evidence": nb.evidence_tab,
-    }[tab.value](screen, size)
+    }[tab.value](screen, nb.size_of(explorer_widget, screen))
     return
 
 

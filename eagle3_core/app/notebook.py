@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -17,17 +18,16 @@ from urllib.parse import parse_qsl
 import marimo as mo
 
 from eagle3_core.app.pages import view_markup
-from eagle3_core.app.screen import Screen, build, chart_of, row_of, screen_of
+from eagle3_core.app.screen import Screen, build, chart_json, row_of, screen_of
 from eagle3_core.app.sources import MAX_UPLOAD, Catalogue, add_upload, catalogue, get_counts, get_latency, get_target
 from eagle3_core.app.state import AppState, parse_query
-from eagle3_core.app.widget import Explorer, explorer
+from eagle3_core.app.widget import SERVED, Explorer, explorer
 from eagle3_core.cost.hardware import Gpu
 from eagle3_core.cost.roofline import ENGINES
 from eagle3_core.decide.conclude import constraints_of, decide, evidence_of, ranking_of
 from eagle3_core.decide.record import read_decision
 from eagle3_core.decide.sensitivity import sensitivity
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.report.data import payload_of
 from eagle3_core.report.html import render_options, web_file
 from eagle3_core.specs.parameters import DTYPE_BYTES
 from eagle3_core.vocab.coverage import left_out
@@ -137,31 +137,39 @@ def feed(widget: Explorer, screen: Screen | None, notices: Sequence[str] = ()) -
     if screen is None:
         widget.stale = True
         return
-    widget.show(screen.payload, view_markup(screen, notices), lambda size: row_of(screen.inputs, screen.payload, size))
+    widget.show(screen.payload_json(), view_markup(screen, notices), lambda size: row_of(screen.inputs, screen.payload, size))
 
 
 def draw(widget: Explorer, screen: Screen | None, state: AppState, c: Catalogue) -> None:
     """Send the pictures, after the figures."""
     if screen is not None:
-        widget.chart = {"query": screen.payload["query"], "spec": chart_of(state, c)}
+        widget.chart = chart_json(state, c, screen.payload["query"])
 
 
-def restored(widget: Explorer) -> AppState | None:
-    """The state that the page asks to go back to: an example, or the browser's Back button."""
-    query = widget.take_restore()
-    return None if query is None else parse_query(dict(parse_qsl(query, max_num_fields=64)))[0]
+def on_restore(widget: Explorer, set_state: Callable[[AppState], None]) -> None:
+    """Go where the page asks to: to an example, or back in the browser's history."""
+
+    def restore(change: dict[str, Any]) -> None:
+        query = str(change["new"]).partition("|")[2]
+        set_state(parse_query(dict(parse_qsl(query[:8192])))[0])
+
+    widget.observe(restore, names="restore")
 
 
-def size_of(value: dict[str, Any] | None, screen: Screen) -> int:
+def size_of(widget: Explorer, screen: Screen) -> int:
     """The size on the slider, kept inside the target's vocabulary."""
-    size = int((value or {}).get("size") or screen.size)
+    size = widget.size or screen.size
     vocab = screen.inputs.target.vocab_size
     return min(max(size, min(64, vocab)), vocab)
 
 
 def options_tab(screen: Screen, size: int) -> Any:
-    payload = payload_of(screen.inputs, size)
-    page = f"<style>{web_file('explorer.css')}</style><div class='e3'>{render_options(payload)}</div>"
+    extra = row_of(screen.inputs, screen.payload, size)
+    rows = sorted([*screen.payload["rows"], *([extra] if extra else [])], key=lambda row: row["draft_vocab"])
+    payload = screen.payload | {"rows": rows, "size": size}
+    # Our server's pages hold the styles already; they would outweigh the table, at every move.
+    style = "" if os.environ.get(SERVED) else f"<style>{web_file('explorer.css')}</style>"
+    page = f"{style}<div class='e3'>{render_options(payload)}</div>"
     # The table is made by the report's template, which escapes everything it is given.
     return mo.Html(page)
 

@@ -110,8 +110,7 @@ def notebook_page(html: str, top: str, vega_url: str | None) -> str:
     start = vega = ""
     if vega_url is not None:
         start = "<script>E3View.first()</script>"
-        redraw = "E3View.held.handle && E3View.held.handle.draw()"
-        vega = f'<script src="{escape(vega_url)}" async onload="{redraw}"></script>'
+        vega = f'<script>E3View.vega("{escape(vega_url)}")</script>'
     return (_LATER.sub("", head) + ours + html[at:end] + top + start + body + vega + "\n".join(moved) + html[last:])
 
 

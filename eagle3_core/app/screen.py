@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ class Screen:
     notices: tuple[str, ...]
     files: dict[str, Path]
     """The artifact files in use, by kind."""
+
+    def payload_json(self) -> str:
+        return json.dumps(self.payload, allow_nan=False, separators=(",", ":"))
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of each, as the command line records them."""
@@ -148,6 +152,16 @@ def _chart(key: _Key) -> dict[str, Any]:
 def chart_of(state: AppState, c: Catalogue) -> dict[str, Any]:
     """The pictures of a state, as Vega-Lite; they take longer than the figures."""
     return _chart(_Key(usable(state, c)[0], c))
+
+
+@functools.lru_cache(maxsize=64)
+def _chart_json(key: _Key, query: str) -> str:
+    return json.dumps({"query": query, "spec": _chart(key)}, allow_nan=False, separators=(",", ":"))
+
+
+def chart_json(state: AppState, c: Catalogue, query: str) -> str:
+    """The same for the page, marked with the query it belongs to."""
+    return _chart_json(_Key(usable(state, c)[0], c), query)
 
 
 @functools.lru_cache(maxsize=64)

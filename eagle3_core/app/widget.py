@@ -54,7 +54,8 @@ class Explorer(anywidget.AnyWidget):
 
     _esm = ""
     _css = ""
-    payload = traitlets.Dict({}).tag(sync=True)
+    payload = traitlets.Unicode("").tag(sync=True)
+    """JSON. As a dictionary it would be walked and copied at every turn."""
     markup = traitlets.Unicode("").tag(sync=True)
     version = traitlets.Int(0).tag(sync=True)
     stale = traitlets.Bool(False).tag(sync=True)
@@ -65,10 +66,9 @@ class Explorer(anywidget.AnyWidget):
     """A query to go back to, after a time stamp: set by the page on Back and by the examples."""
     extra = traitlets.Dict({}).tag(sync=True)
     """One more row of the table, for a size that was typed."""
-    chart = traitlets.Dict({}).tag(sync=True)
-    """``query`` and ``spec`` of the pictures; they follow the figures."""
+    chart = traitlets.Unicode("").tag(sync=True)
+    """JSON of the ``query`` and ``spec`` of the pictures; they follow the figures."""
     row_for: Callable[[int], dict[str, Any] | None] | None = None
-    _restored = ""
 
     @traitlets.observe("size")
     def _fetch_row(self, change: dict[str, Any]) -> None:
@@ -77,20 +77,12 @@ class Explorer(anywidget.AnyWidget):
             if row is not None:
                 self.extra = row
 
-    def show(self, payload: dict[str, Any], markup: str, row_for: Callable[[int], dict[str, Any] | None]) -> None:
+    def show(self, payload: str, markup: str, row_for: Callable[[int], dict[str, Any] | None]) -> None:
         """Draw new inputs."""
         self.row_for = row_for
         with self.hold_sync():
             self.payload, self.markup, self.stale = payload, markup, False
             self.version += 1
-
-    def take_restore(self) -> str | None:
-        """The query asked for since the last call, or None."""
-        asked = self.restore
-        if asked == self._restored:
-            return None
-        self._restored = asked
-        return asked.partition("|")[2]
 
 
 def explorer() -> Explorer:

@@ -53,8 +53,8 @@ def vega_bundle() -> str:
     import vl_convert
 
     code = vl_convert.javascript_bundle("globalThis.vegaEmbed = vegaEmbed;")
-    # The bundle's last line exports; a classic script wraps it so that its constants stay its own.
-    return code
+    # It declares hundreds of short constants at its top level: a function keeps them its own.
+    return "(function(){" + code + "\n})();"
 
 
 @functools.cache
@@ -137,20 +137,21 @@ def explorer_context(payload: dict[str, Any], svg: str, sizes: Sequence[int]) ->
     }
 
 
+@functools.cache
+def _macro(call: str) -> jinja2.Template:
+    return _environment().from_string("{% import 'explorer.html.j2' as e with context %}{{ e." + call + " }}")
+
+
 def render_explorer(payload: dict[str, Any], svg: str = "", sizes: Sequence[int] = ()) -> str:
     """The explorer's markup alone, for the app and its first paint."""
     context = explorer_context(payload, svg, sizes or default_options(payload))
-    template = _environment().from_string(
-        "{% import 'explorer.html.j2' as e with context %}{{ e.explorer(p, cards, options) }}")
-    return template.render(**context)
+    return _macro("explorer(p, cards, options)").render(**context)
 
 
 def render_options(payload: dict[str, Any], sizes: Sequence[int] = ()) -> str:
     """The side-by-side table alone."""
     context = explorer_context(payload, "", sizes or default_options(payload))
-    template = _environment().from_string(
-        "{% import 'explorer.html.j2' as e with context %}{{ e.side_by_side(p, options) }}")
-    return template.render(**context)
+    return _macro("side_by_side(p, options)").render(**context)
 
 
 def default_options(payload: dict[str, Any]) -> tuple[int, ...]:
@@ -168,7 +169,7 @@ def render_html(data: ReportData) -> str:
     )
     svg = chart_svg(payload["chart"])
     scripts = {
-        "vega": "(function(){" + _classic(vega_bundle()) + "})();",
+        "vega": vega_bundle(),
         "explorer": web_file("explorer.js") + web_file("report.js"),
     }
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
@@ -188,16 +189,9 @@ def _shown_decision(data: ReportData) -> dict[str, Any]:
     """The decision with the rows of its options only: all rows are in the page once already, as its data."""
     value = json.loads(decision_json(data.decision))
     value["table"] = [row for row in value["table"] if row["draft_vocab"] in value["options"]]
+    if value["token_set"]:
+        value["token_set"]["order"] = None
     return value
-
-
-def _classic(module: str) -> str:
-    """A module script as a classic one: what it exports is already set on globalThis."""
-    lines = module.rstrip().splitlines()
-    kept = [line for line in lines if not line.startswith("export ")]
-    code = "\n".join(kept)
-    cut = code.rfind("export{")
-    return code[:cut] if cut >= 0 and "\n" not in code[cut:].strip() else code
 
 
 def _command(data: ReportData) -> str:

@@ -24,6 +24,7 @@ globalThis.E3View ??= (() => {
     held.model.save_changes();
   }
   function onSize(size) {
+    loadVega();
     later("tell", 120, () => tell({ size }));
     later("write", 350, () => write(false));
   }
@@ -69,6 +70,21 @@ globalThis.E3View ??= (() => {
     hydrate();
     return size;
   }
+  // The first paint has pictures; Vega, a large script, waits until the controls are live or a hand moves.
+  const vega = { url: null, asked: false };
+  function loadVega() {
+    if (!vega.url || vega.asked || globalThis.vegaEmbed) return;
+    vega.asked = true;
+    const script = document.createElement("script");
+    script.src = vega.url;
+    script.onload = () => held.handle && held.handle.draw();
+    document.head.append(script);
+  }
+  function waitForVega(url) {
+    vega.url = url;
+    if (!held.root || !held.root.querySelector(".charts svg")) loadVega();
+    setTimeout(loadVega, 8000);
+  }
   function first() {
     const data = document.getElementById("e3-data");
     held.root = document.querySelector("#first-paint .e3-view");
@@ -80,14 +96,16 @@ globalThis.E3View ??= (() => {
     const cover = document.getElementById("first-paint");
     if (cover) cover.remove();
     document.documentElement.dataset.live = "true";
+    setTimeout(loadVega, 150);
   }
   // Called by the notebook's widget, again whenever its element is made anew.
   function attach({ model, el }) {
     held.model = model;
     el.classList.add("e3");
-    const payload = model.get("payload");
+    const parsed = (name) => { const text = model.get(name); return text ? JSON.parse(text) : null; };
+    const payload = parsed("payload");
     const fill = () => {
-      const next = model.get("payload");
+      const next = parsed("payload");
       if (!next || !next.rows) return;
       const began = held.payload && sorted(held.payload.query) === sorted(next.query);
       open(model.get("markup"), next);
@@ -107,7 +125,8 @@ globalThis.E3View ??= (() => {
       if (payload && payload.rows) fill();
     }
     const chart = () => {
-      const next = model.get("chart");
+      if (!held.handle || held.payload.chart) return;
+      const next = parsed("chart");
       if (next && next.spec && held.handle && next.query === held.payload.query && !held.payload.chart) held.handle.setChart(next.spec);
     };
     chart();
@@ -155,5 +174,5 @@ globalThis.E3View ??= (() => {
     } else if (held.model) restore(location.search.slice(1));
     else location.reload();
   });
-  return { first, attach, held };
+  return { first, attach, held, vega: waitForVega };
 })();
