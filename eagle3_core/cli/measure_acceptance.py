@@ -95,7 +95,11 @@ def register_on(measure: typer.Typer) -> None:
         if reported:
             from eagle3_core.acceptance.served import compare, read_reported
 
-            records = [read_reported(path, draft_vocab=size, k=k, coverage=coverage) for path in reported]
+            from eagle3_core.specs.presets import resolve_target
+
+            vocab = resolve_target(target).vocab_size if target else None
+            records = [read_reported(path, draft_vocab=size, vocab_size=vocab, k=k, coverage=coverage)
+                       for path in reported]
             paths = [out, *(out.with_name(f"{out.name.split('.')[0]}.{i}.acceptance.json")
                             for i in range(2, len(records) + 1))]
             conflicts = compare(records)
