@@ -23,7 +23,7 @@ from eagle3_core.decide.record import (
     decision_hash,
     token_set,
 )
-from eagle3_core.decide.restore import changes, sources_of
+from eagle3_core.decide.restore import changes, shown_source, sources_of
 from eagle3_core.decide.sensitivity import sensitivity
 from eagle3_core.decide.tradeoff import TradeoffInputs, target_timing, tradeoff
 from eagle3_core.specs.drafter import check_draft_vocab
@@ -133,7 +133,7 @@ def evidence_of(inputs: TradeoffInputs, hashes: dict[str, str]) -> tuple[InputEv
                              evidence="measured", source=f"measured {latency.created}", sha256=hashes.get("latency"))
     return (
         InputEvidence(name="target", value=f"H {inputs.target.hidden_size:,}, V {inputs.target.vocab_size:,}",
-                      evidence="published", source=inputs.target.source),
+                      evidence="published", source=shown_source(inputs.target)),
         InputEvidence(name="token counts", value=f"{counts.tokens:,} tokens ({meta.tokens}), {meta.tokenizer}, "
                       f"{len(meta.domains)} domains", evidence=coverage_mark,
                       source=", ".join(f.name for f in meta.inputs), sha256=hashes.get("counts")),

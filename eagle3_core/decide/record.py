@@ -195,7 +195,7 @@ class Decision(_Record):
 
     def row(self, size: int) -> dict[str, Any]:
         for row in self.table:
-            if row["draft_vocab"] == size:
+            if row.get("draft_vocab") == size:
                 return row
         raise Eagle3Error("decision has no row for a size", found=size)
 

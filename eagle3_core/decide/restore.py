@@ -15,11 +15,15 @@ from eagle3_core.errors import Eagle3Error
 from eagle3_core.specs.target import TargetSpec
 
 
+def shown_source(target: TargetSpec) -> str:
+    """Where the dimensions come from; the place of a config on one machine says nothing on another."""
+    return f"config.json of {target.name}" if target.source.endswith(".json") else target.source
+
+
 def sources_of(inputs: TradeoffInputs) -> Sources:
-    target = dataclasses.asdict(inputs.target)
-    # Where the target's config lay on one machine says nothing on another.
-    if target["source"].endswith(".json"):
-        target["source"] = f"config.json of {inputs.target.name}"
+    target = {key: list(item) if isinstance(item, tuple) else item
+              for key, item in dataclasses.asdict(inputs.target).items()}
+    target["source"] = shown_source(inputs.target)
     latency = inputs.latency
     return Sources(
         target=target, device=latency.name if isinstance(latency, Gpu) else None, alpha=inputs.acceptance.alpha,

@@ -123,13 +123,26 @@ def write_bundle(files: dict[str, bytes], out: str | Path, *, root: str, force: 
             file.write_bytes(data)
             file.chmod(0o755 if path.endswith(".sh") else 0o644)
         temporary.chmod(0o755)
-        if out.exists():
-            shutil.rmtree(out)
-        temporary.rename(out)
+        _swap(temporary, out)
     except OSError as error:
         raise Eagle3Error("cannot be written", where=out, found=error.strerror) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _swap(new: Path, out: Path) -> None:
+    """Put ``new`` in the place of ``out``; the old folder goes only when the new one stands."""
+    if not out.exists():
+        new.rename(out)
+        return
+    old = new.with_name(new.name + ".old")
+    out.rename(old)
+    try:
+        new.rename(out)
+    except OSError:
+        old.rename(out)
+        raise
+    shutil.rmtree(old)
 
 
 def _is_bundle(folder: Path) -> bool:
