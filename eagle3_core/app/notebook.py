@@ -137,7 +137,8 @@ def feed(widget: Explorer, screen: Screen | None, notices: Sequence[str] = ()) -
     if screen is None:
         widget.stale = True
         return
-    widget.show(screen.payload_json(), view_markup(screen, notices), lambda size: row_of(screen.inputs, screen.payload, size))
+    widget.show(screen.payload_json(), view_markup(screen, notices),
+                lambda size: row_of(screen.inputs, screen.payload, size))
 
 
 def draw(widget: Explorer, screen: Screen | None, state: AppState, c: Catalogue) -> None:

@@ -87,6 +87,10 @@ def chart_svg(chart: dict[str, Any], *, columns: int = 2) -> str:
     svg = vl_convert.vegalite_to_svg(spec)
     # Hundredths of a pixel are enough; longer numbers double the file.
     svg = re.sub(r"(\d+\.\d\d)\d+", r"\1", svg)
+    # Vega numbers its clip paths through the life of a process; the same chart must give the same bytes.
+    numbers: dict[str, str] = {}
+    svg = re.sub(r"\b(clip|gradient_)(\d+)\b",
+                 lambda m: m[1] + numbers.setdefault(m[1] + m[2], str(len(numbers) + 1)), svg)
     names = {"text": "--ink", "faint": "--faint", "rule": "--line", "band": "--band"}
     for key, variable in names.items():
         colour = getattr(THEMES["light"], key)
