@@ -52,6 +52,8 @@ def register(app: typer.Typer) -> None:
         processes: int | None = typer.Option(None, "--processes", min=1, help="Default: one a core."),
         max_bad: float = typer.Option(0.01, "--max-bad", min=0, max=1, help="Share of bad records to accept."),
         resume: bool = typer.Option(False, "--resume", help="Continue from finished input files."),
+        documents: int = typer.Option(0, "--documents", min=0,
+                                      help="Also keep this many documents a domain as bags of ids."),
         as_json: options.Json = False,
     ) -> None:
         """Count the tokens a drafter would have to propose, in your own data."""
@@ -75,6 +77,15 @@ def register(app: typer.Typer) -> None:
                 progress=advance,
             )
         write_counts(result, out)
+        if documents:
+            from eagle3_core.corpus.documents import sample_documents, write_documents
+
+            with progress_bar("sampling documents") as advance:
+                sample = sample_documents(
+                    data, opened, vocab_size=vocab, tokens=tokens, fmt=fmt, domains=_domains(domain),  # type: ignore[arg-type]
+                    domain_field=domain_field, per_domain=documents, progress=advance,
+                )
+            write_documents(sample, out.with_name(out.name.removesuffix(".counts.parquet") + ".documents.parquet"))
         summary = counts_summary(result)
         if as_json:
             print_json(summary)

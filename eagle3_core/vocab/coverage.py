@@ -13,7 +13,7 @@ Columns of ``coverage_table`` (shares in [0, 1]):
     worst_coverage       that coverage
     unseen_mass          held-out share of tokens whose id never occurred in the ranking part
     good_turing          its estimate from the counts alone: ids seen once / tokens (Good 1953)
-    mean_run             tokens between two misses on average, C / (1 - C)
+    mean_run             mean run of covered tokens between two misses, C / (1 - C)
     forced_cost          in-sample coverage given up at this D for the forced tokens
     padding              draft ids filled with tokens never seen
     coverage:<domain>    held-out coverage of each domain
@@ -31,7 +31,7 @@ import polars as pl
 from eagle3_core.corpus.counts import FOLDS, TokenCounts
 from eagle3_core.corpus.text import show_token
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.vocab.ranking import Plan, Ranking, compact_plan, make_plan, rank_counts, without_forcing
+from eagle3_core.vocab.ranking import STRATEGIES, Plan, Ranking, compact_plan, make_plan, rank_counts, without_forcing
 
 DOMAIN_PREFIX = "coverage:"
 
@@ -89,7 +89,7 @@ def coverage_table(
 
 
 def mean_run(coverage: np.ndarray) -> np.ndarray:
-    """Tokens between two misses on average, where misses fall independently: C / (1 - C)."""
+    """Covered tokens for each miss, C / (1 - C): the mean run between two misses."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(coverage < 1, coverage / (1 - coverage), np.inf)
 
@@ -250,3 +250,27 @@ def cross_domain(counts: TokenCounts, draft_vocab: int, *, force: bool = True) -
             hits += np.bincount(domain, weights=count * chosen[token_id], minlength=len(hits))
         rows.append({"ranked_on": name, **dict(zip(counts.domains, (hits / tokens).tolist(), strict=True))})
     return pl.DataFrame(rows)
+
+
+def compare_rankings(
+    counts: TokenCounts, draft_vocab: int, *, force: bool = True, weights: Mapping[str, float] | None = None
+) -> pl.DataFrame:
+    """What each strategy gains and loses: one row a strategy at one D, held out.
+
+    Columns: strategy, coverage, worst_domain, worst_coverage, ``coverage:<domain>`` and ``gain:<domain>``
+    (against ``pooled``). ``weights`` adds the user's own.
+    """
+    frames = []
+    for strategy in STRATEGIES:
+        if strategy == "weights" and weights is None:
+            continue
+        table = coverage_table(counts, [draft_vocab], strategy=strategy, force=force,
+                               weights=weights if strategy == "weights" else None)
+        names = [DOMAIN_PREFIX + name for name in counts.domains]
+        frames.append(table.select(pl.lit(strategy).alias("strategy"), "coverage", "worst_domain", "worst_coverage",
+                                   *names))
+    whole = pl.concat(frames)
+    return whole.with_columns(
+        (pl.col(DOMAIN_PREFIX + name) - whole[DOMAIN_PREFIX + name][0]).alias(f"gain:{name}")
+        for name in counts.domains
+    )

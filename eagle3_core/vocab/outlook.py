@@ -45,7 +45,7 @@ def outlook(
 
     Raises Eagle3Error when fewer than ten folds hold tokens: such a corpus says nothing about a larger one.
     """
-    if int((counts.by_fold.sum(axis=1) > 0).sum()) < FOLDS:
+    if not can_extrapolate(counts):
         raise Eagle3Error("too few documents for an outlook", found=f"{sum(map(sum, counts.meta.documents))} documents",
                           expected="tokens in all ten folds")
     at = np.minimum(np.asarray(sizes, dtype=np.int64), counts.vocab_size)
@@ -67,6 +67,11 @@ def outlook(
         "expected": np.minimum(expected, np.maximum(in_sample, m9)), "low": low, "high": high,
         "supported": high - low <= SUPPORTED,
     })
+
+
+def can_extrapolate(counts: TokenCounts) -> bool:
+    """Every fold holds tokens."""
+    return bool((counts.by_fold.sum(axis=1) > 0).all())
 
 
 def extrapolate(h1: np.ndarray, h3: np.ndarray, h9: np.ndarray, caution: float) -> np.ndarray:

@@ -23,12 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 
 from eagle3_core.corpus.counts import TokenCounts
 from eagle3_core.errors import Eagle3Error, suggest
+from eagle3_core.files import read_json
 from eagle3_core.specs.sizes import INHERITED
 from eagle3_core.vocab.across import Stages, find_stages, staged_scores
 from eagle3_core.vocab.mapping import VocabMapping, mapping_from_ids
@@ -265,3 +267,24 @@ def forced_summary(counts: TokenCounts, ranking: Ranking) -> dict[str, int]:
     for role in roles:
         out[role or "other"] = out.get(role or "other", 0) + 1
     return {**dict(sorted(out.items())), "never seen": int((counts.total[ranking.forced] == 0).sum())}
+
+
+def read_forced(path: str | Path, counts: TokenCounts) -> tuple[int, ...]:
+    """Ids to force from a JSON list of ids or token texts (exact, as counted).
+
+    Raises Eagle3Error naming the first entry that is neither an id of the target nor one of its tokens.
+    """
+    value = read_json(path)
+    if not isinstance(value, list):
+        raise Eagle3Error("is not a list of token ids or texts", where=path, found=type(value).__name__)
+    by_token: dict[bytes, int] = {}
+    if any(isinstance(item, str) for item in value):
+        by_token = {token: index for index, token in reversed(list(enumerate(counts.token.to_list())))}
+    out = []
+    for item in value:
+        found = by_token.get(item.encode("utf-8", "surrogatepass")) if isinstance(item, str) else item
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < counts.vocab_size:
+            raise Eagle3Error("is no token of the target", where=path, found=repr(item)[:60],
+                              expected=f"an id below {counts.vocab_size:,} or a token's exact text")
+        out.append(found)
+    return tuple(out)
