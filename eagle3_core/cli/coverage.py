@@ -22,7 +22,7 @@ def coverage_rows(
     from eagle3_core.corpus.counts import read_counts
     from eagle3_core.specs.sizes import parse_sizes
     from eagle3_core.vocab.coverage import DOMAIN_PREFIX, compare_rankings, coverage_table, cross_domain
-    from eagle3_core.vocab.ranking import read_forced
+    from eagle3_core.vocab.ranking import forced_summary, rank, read_forced
 
     counts = read_counts(path)
     wanted = parse_sizes(sizes, counts.vocab_size)
@@ -35,7 +35,10 @@ def coverage_rows(
     if documents is not None:
         for row, more in zip(rows, _documents(documents, counts, wanted, ranked), strict=True):
             row |= more
+    ranking = rank(counts, **ranked)
+    forced = {"forced": len(ranking.forced), **forced_summary(counts, ranking)}
     for row in rows:
+        row["forced"] = forced
         if matrix:
             frame = cross_domain(counts, row["draft_vocab"], force=force)
             row["matrix"] = {r.pop("ranked_on"): r for r in frame.to_dicts()}
@@ -134,6 +137,12 @@ def _show(name: str, rows: list[dict[str, Any]]) -> None:
     )
     first = rows[0]
     print(f"unseen mass {first['unseen_mass']:.2%} of held-out tokens (Good-Turing {first['good_turing']:.2%})")
+    forced = dict(first["forced"])
+    if number := forced.pop("forced"):
+        never = forced.pop("never seen")
+        roles = ", ".join(f"{role.replace('_', ' ')} {n}" for role, n in forced.items())
+        print(f"forced at every size: {number:,} tokens ({roles}), {never:,} of them never seen; cost in coverage: "
+              + ", ".join(f"{r['forced_cost']:.2%} at {r['draft_vocab']:,}" for r in rows))
     weak = [f"{r['draft_vocab']:,}" for r in rows if not r["supported"]]
     if weak:
         print(f"too little data to tell coverage to a point at D = {', '.join(weak)}: see the larger-corpus interval")

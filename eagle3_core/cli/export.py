@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -112,6 +113,10 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print_json({"draft_vocab": chosen, "out": str(out), "files": sorted(files)})
             return
+        padding = json.loads(files["decision.json"])["token_set"]
+        if padding and padding["padding"]:
+            print(f"warning: {padding['padding']:,} of {chosen:,} ids were never seen and pad the list: "
+                  "count more data, or choose a smaller size")
         if "report.html" not in files:
             print("no report: it needs the decision's counts, pass --counts")
         print(f"wrote {out}: D = {chosen:,} for {', '.join(names)}")

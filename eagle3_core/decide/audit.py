@@ -18,7 +18,7 @@ from eagle3_core.errors import Eagle3Error
 from eagle3_core.vocab.mapping import VocabMapping
 from eagle3_core.vocab.ranking import FORCED_ROLES
 
-UNKNOWN = (
+UNKNOWN: tuple[str, ...] = (
     "who chose this size, when and why",
     "which tokens the list was ranked on, and whether they were held out",
     "acceptance at any other size: nothing above the checkpoint's D can be measured on it",

@@ -149,7 +149,8 @@ def rank_counts(by_domain: np.ndarray, plan: Plan, total: np.ndarray | None = No
 
     ``total`` is its sum over domains, where the caller has it at hand.
     """
-    total = by_domain.sum(axis=0) if total is None else total
+    if total is None:
+        total = np.asarray(by_domain.sum(axis=0))
     forced = _forced(plan, total)
     if plan.stages is not None:
         scores = staged_scores(_shares(by_domain), plan.stages, forced)
