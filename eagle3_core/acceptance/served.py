@@ -154,8 +154,8 @@ def _interval(alpha: tuple[float, ...], found: Reported) -> tuple[tuple[float, .
 
 
 _VLLM_LINE = re.compile(
-    rf"SpecDecoding metrics: Mean acceptance length: {_NUMBER}.*?Accepted: {_NUMBER} tokens, Drafted: {_NUMBER} tokens, "
-    rf"Per-position acceptance rate: ([0-9., ]+?), Avg Draft acceptance rate: {_NUMBER}%")
+    rf"SpecDecoding metrics: Mean acceptance length: {_NUMBER}.*?Accepted: {_NUMBER} tokens, "
+    rf"Drafted: {_NUMBER} tokens, Per-position acceptance rate: ([0-9., ]+?), Avg Draft acceptance rate: {_NUMBER}%")
 
 
 def _vllm_log(text: str, path: Path, _: float | None) -> Reported | None:
@@ -271,6 +271,8 @@ def _json_text(text: str, path: Path, coverage: float | None) -> Reported | None
         try:
             values = [json.loads(line) for line in text.splitlines() if line.strip()]
         except json.JSONDecodeError as error:
+            if path.suffix not in (".json", ".jsonl"):
+                return None  # log lines may begin with a bracket
             raise Eagle3Error(f"is not JSON (line {error.lineno})", where=path, found=error.msg) from None
     objects = [item for value in values for item in _objects(value)]
     for reader in (_meta_info, _vllm_bench, _length_only):

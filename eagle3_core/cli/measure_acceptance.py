@@ -94,7 +94,6 @@ def register_on(measure: typer.Typer) -> None:
             raise Eagle3Error("--out is missing", expected="where to write, such as mine.acceptance.json")
         if reported:
             from eagle3_core.acceptance.served import compare, read_reported
-
             from eagle3_core.specs.presets import resolve_target
 
             vocab = resolve_target(target).vocab_size if target else None

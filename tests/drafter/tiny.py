@@ -52,6 +52,7 @@ def tiny_drafter(draft: int = 64, vocab: int = VOCAB, *, seed: int = 1, dtype: t
 
 def taught_drafter(aux: torch.Tensor, ids: torch.Tensor, *, steps: int, draft: int = 64) -> Drafter:
     """A drafter that has learnt part of one text by heart, so that some of its drafts are right."""
+    aux = aux.clone()  # made in inference mode
     drafter = tiny_drafter(draft).requires_grad_(True)
     row_of = torch.full((drafter.spec.vocab_size,), -100)
     row_of[drafter.target_ids] = torch.arange(draft)
