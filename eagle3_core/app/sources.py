@@ -7,9 +7,11 @@ come from the bundled samples, from the folders the server was given with
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,6 +59,8 @@ def catalogue(folders: tuple[Path, ...] | None = None) -> Catalogue:
     found: dict[str, dict[str, Path]] = {"counts": {}, "latency": {}, "acceptance": {}, "targets": {}}
     for folder in folders or data_folders():
         for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
+            if not path.name.isprintable() or not path.resolve().is_relative_to(folder.resolve()):
+                continue  # no link leads out of the folder
             for kind, suffix in SUFFIXES.items():
                 if path.name.endswith(suffix) and path.is_file():
                     found[kind].setdefault(path.name.removesuffix(suffix), path)
@@ -75,24 +79,43 @@ def add_upload(current: Catalogue, name: str, content: bytes) -> tuple[Catalogue
     if len(content) > MAX_UPLOAD:
         raise Eagle3Error("is too large", where=base, found=f"{len(content):,} bytes",
                           expected=f"at most {MAX_UPLOAD:,}")
-    folder = Path(tempfile.gettempdir()) / f"eagle3-uploads-{os.getuid() if hasattr(os, 'getuid') else 0}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    stored = folder / f"{hashlib.sha256(content).hexdigest()[:24]}{Path(base).suffix[:16]}"
+    digest = hashlib.sha256(content).hexdigest()
+    stored = _upload_folder() / f"{digest[:24]}{_suffix(base)}"
     if not stored.exists():
         stored.write_bytes(content)
     try:
         kind = _kind_of(base, stored)
     except Eagle3Error as error:
+        stored.unlink(missing_ok=True)
         # The stored name is ours; the user knows the file by theirs.
         error.where = base
         raise
     label = base
     for suffix in (*SUFFIXES.values(), ".json", ".parquet"):
         label = label.removesuffix(suffix)
-    label = "".join(ch if ch.isprintable() else "_" for ch in label)[:100] or "upload"
+    label = "".join(ch if ch.isprintable() else "_" for ch in label)[:60] or "upload"
     if kind == "decision":
         return current, kind, str(stored)
+    # The hash makes the name one that a link can carry and nobody can guess.
+    label = f"{label}~{digest[:12]}"
+    _UPLOADS[kind, label] = stored
     return replace(current, **{kind: {**getattr(current, kind), label: stored}}), kind, label
+
+
+_UPLOADS: dict[tuple[str, str], Path] = {}
+"""Every upload of this server by kind and name. It is never listed; a link to one restores it in another window."""
+
+
+@functools.cache
+def _upload_folder() -> Path:
+    """A folder that only this user can read, gone with the server."""
+    folder = Path(tempfile.mkdtemp(prefix="eagle3-uploads-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _suffix(name: str) -> str:
+    return next((s for s in (".parquet", ".json", ".toml") if name.endswith(s)), ".bin")
 
 
 def _kind_of(name: str, stored: Path) -> str:
@@ -129,22 +152,29 @@ def _profile(path: Path, stamp: float) -> LatencyProfile:
     return read_profile(path)
 
 
+_WORDS = {"counts": "token counts", "latency": "latency profile", "acceptance": "acceptance", "targets": "target"}
+
+
 def _lookup(kind: str, names: dict[str, Path], name: str) -> Path:
-    if name not in names:
-        known = ", ".join(sorted(names)[:8]) or "none is loaded"
-        raise Eagle3Error(f"no {kind} of that name", found=repr(name), expected=known, fix=suggest(name, names))
-    return names[name]
+    path = names.get(name) or _UPLOADS.get((kind, name))
+    if path is None or not path.is_file():
+        gone = "~" in name
+        raise Eagle3Error(
+            f"no {_WORDS[kind]} of that name", found=repr(name[:80]),
+            expected=None if gone else ", ".join(sorted(names)[:8]) or "none is loaded",
+            fix="the upload is gone: load the file again" if gone else suggest(name, names))
+    return path
 
 
 def get_counts(c: Catalogue, name: str) -> TokenCounts:
-    path = _lookup("token counts", c.counts, name)
+    path = _lookup("counts", c.counts, name)
     return _counts(path, path.stat().st_mtime)
 
 
 def get_latency(c: Catalogue, name: str) -> LatencyProfile | Gpu:
     if name in devices():
         return devices()[name]
-    path = _lookup("latency profile", c.latency, name)
+    path = _lookup("latency", c.latency, name)
     return _profile(path, path.stat().st_mtime)
 
 
@@ -157,6 +187,6 @@ def get_acceptance(c: Catalogue, name: str, alpha: float) -> AcceptanceSource:
 def get_target(c: Catalogue, name: str) -> TargetSpec:
     if name in presets():
         return presets()[name]
-    if name not in c.targets:
+    if name not in c.targets and ("targets", name) not in _UPLOADS:
         raise Eagle3Error("no target of that name", found=repr(name[:60]), fix=suggest(name.lower(), c.target_names()))
-    return target_from_config(_lookup("target", c.targets, name))
+    return target_from_config(_lookup("targets", c.targets, name))
