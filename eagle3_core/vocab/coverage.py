@@ -22,8 +22,9 @@ Columns of ``coverage_table`` (shares in [0, 1]):
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -57,10 +58,10 @@ def coverage_table(
         raise Eagle3Error("counts hold no tokens", expected="at least one counted document")
     at = np.minimum(np.asarray(sizes, dtype=np.int64), counts.vocab_size)
     plan = make_plan(counts, strategy, force=force, weights=weights, extra_forced=extra_forced, pad_from=pad_from)
+    held = held_out(counts, plan, at)
     part = compact(counts, plan)
-    held = held_out(counts, part, at)
-    full, in_sample = _in_sample(part, part.plan, at)
-    without = _in_sample(part, without_forcing(part.plan), at)[1] if len(full.forced) else in_sample
+    full, in_sample = _in_sample(part, part.plan(plan), at)
+    without = _in_sample(part, without_forcing(part.plan(plan)), at)[1] if len(full.forced) else in_sample
     used = held.tokens.sum(axis=1) > 0
     fold_coverage = held.hits[used].sum(axis=1) / held.tokens[used].sum(axis=1, keepdims=True)
     coverage = held.hits.sum(axis=(0, 1)) / counts.tokens
@@ -107,18 +108,33 @@ class HeldOut:
 class Compact:
     """Counts of the ids that occur or are forced, renumbered: half of a large vocabulary never does.
 
-    live: int64 [L] their target ids; place: int64 [V] the way back; before: int64 [L], see ``compact_plan``.
+    live: int64 [L] their target ids; before: int64 [L], see ``compact_plan``; entries: as ``TokenCounts.entries``
+    with the new numbers; by_fold: int64 [FOLDS, L].
     """
 
     live: np.ndarray
-    place: np.ndarray
     before: np.ndarray
-    plan: Plan
+    padding: np.ndarray
+    forced: np.ndarray
+    forced_seen: np.ndarray
     total: np.ndarray
     by_domain: np.ndarray
+    by_fold: np.ndarray
+    entries: tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]
+
+    def plan(self, plan: Plan) -> Plan:
+        return replace(plan, padding=self.padding, forced=self.forced, forced_seen=self.forced_seen)
+
+
+_COMPACT: weakref.WeakKeyDictionary[TokenCounts, tuple[np.ndarray, bytes, Compact]] = weakref.WeakKeyDictionary()
+"""The last compact form of each counts file: it depends on what is forced and how padding is ordered, no more."""
 
 
 def compact(counts: TokenCounts, plan: Plan) -> Compact:
+    key = plan.forced.tobytes() + b"|" + plan.forced_seen.tobytes()
+    kept = _COMPACT.get(counts)
+    if kept is not None and kept[0] is plan.padding and kept[1] == key:
+        return kept[2]
     keep = counts.total > 0
     keep[plan.forced] = True
     keep[plan.forced_seen] = True
@@ -126,7 +142,11 @@ def compact(counts: TokenCounts, plan: Plan) -> Compact:
     place = np.zeros(counts.vocab_size, dtype=np.int32)
     place[live] = np.arange(len(live), dtype=np.int32)
     small, before = compact_plan(plan, live)
-    return Compact(live, place, before, small, counts.total[live], counts.by_domain[:, live])
+    entries = tuple((domain, place[token_id], count) for domain, token_id, count in counts.entries)
+    made = Compact(live, before, small.padding, small.forced, small.forced_seen, counts.total[live],
+                   counts.by_domain[:, live], counts.by_fold[:, live], entries)
+    _COMPACT[counts] = (plan.padding, key, made)
+    return made
 
 
 def _in_sample(part: Compact, plan: Plan, at: np.ndarray) -> tuple[Ranking, np.ndarray]:
@@ -136,24 +156,27 @@ def _in_sample(part: Compact, plan: Plan, at: np.ndarray) -> tuple[Ranking, np.n
     return ranking, inside[np.minimum(at, len(inside)) - 1] / inside[-1]
 
 
-def held_out(counts: TokenCounts, part: Compact, at: np.ndarray) -> HeldOut:
+def held_out(counts: TokenCounts, plan: Plan, at: np.ndarray) -> HeldOut:
     """Measure every fold under a ranking of the other nine."""
+    part = compact(counts, plan)
+    small = part.plan(plan)
     domains, size = len(counts.domains), len(part.live)
     edges, where = np.unique(at, return_inverse=True)
-    bucket_at = np.searchsorted(edges, np.arange(counts.vocab_size), side="right").astype(np.int32)
+    steps = np.zeros(counts.vocab_size + 1, dtype=np.int32)
+    steps[edges] = 1
+    bucket_at = np.cumsum(steps[:-1], dtype=np.int32)
     width = len(edges) + 1
     hits = np.zeros((FOLDS, domains, len(at)))
     tokens = np.zeros((FOLDS, domains))
     unseen = np.zeros(domains)
     bucket = np.empty(size, dtype=np.int32)
-    pooled = part.plan.mix is None and part.plan.stages is None
-    for fold, (domain, token_id, count) in enumerate(counts.entries):
-        if not len(token_id):
+    pooled = plan.mix is None and plan.stages is None
+    for fold, (domain, here, count) in enumerate(part.entries):
+        if not len(here):
             continue
-        here = part.place[token_id]
-        total = part.total - counts.by_fold[fold][part.live]
+        total = part.total - part.by_fold[fold]
         rest = part.by_domain if pooled else part.by_domain - counts.counts[:, fold][:, part.live]
-        ranking = rank_counts(rest, part.plan, total)
+        ranking = rank_counts(rest, small, total)
         bucket[ranking.order] = bucket_at[:size]
         # Ids without a count here stand among those that never have one.
         late = ranking.order[ranking.seen :]
@@ -162,7 +185,7 @@ def held_out(counts: TokenCounts, part: Compact, at: np.ndarray) -> HeldOut:
         sums = sums.reshape(domains, width)
         tokens[fold] = sums.sum(axis=1)
         hits[fold] = np.cumsum(sums[:, :-1], axis=1)[:, where]
-        new = np.flatnonzero(total[here] == 0)
+        new = np.flatnonzero((total == 0)[here])
         unseen += np.bincount(domain[new], weights=count[new], minlength=domains)
     return HeldOut(hits, tokens, unseen)
 
@@ -184,7 +207,7 @@ def domain_table(
     """
     plan = make_plan(counts, strategy, force=force, weights=weights, extra_forced=extra_forced, pad_from=pad_from)
     at = np.array([min(draft_vocab, counts.vocab_size)])
-    held = held_out(counts, compact(counts, plan), at)
+    held = held_out(counts, plan, at)
     full = rank_counts(counts.by_domain, plan, counts.total)
     inside = covered(counts.by_domain, full, at)[:, 0]
     rows = []

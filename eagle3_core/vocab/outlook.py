@@ -27,7 +27,7 @@ import polars as pl
 
 from eagle3_core.corpus.counts import FOLDS, TokenCounts
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.vocab.coverage import compact, held_out
+from eagle3_core.vocab.coverage import held_out
 from eagle3_core.vocab.ranking import Plan, make_plan, rank_counts
 
 STUDENT = 2.262
@@ -50,7 +50,7 @@ def outlook(
                           expected="tokens in all ten folds")
     at = np.minimum(np.asarray(sizes, dtype=np.int64), counts.vocab_size)
     plan = make_plan(counts, strategy, force=force, weights=weights, extra_forced=extra_forced)
-    nine = held_out(counts, compact(counts, plan), at)
+    nine = held_out(counts, plan, at)
     tokens = nine.tokens.sum(axis=1)
     h9 = nine.hits.sum(axis=1) / tokens[:, None]
     h3, h1 = (_ranked_on(counts, plan, at, width) / tokens[:, None] for width in (3, 1))

@@ -21,6 +21,7 @@ Strategies, with f_d(v) the share of token v in domain d (ranking folds only):
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -179,8 +180,19 @@ def quantise(score: np.ndarray) -> np.ndarray:
     return np.rint(np.asarray(score, dtype=np.float64) * float(_CAP - 1)).astype(np.int64)
 
 
+_PADDING: weakref.WeakKeyDictionary[TokenCounts, np.ndarray] = weakref.WeakKeyDictionary()
+
+
 def _padding_keys(counts: TokenCounts, pad_from: TokenCounts | None) -> np.ndarray:
-    """Keys above every counted token's, in the order padding is taken."""
+    """Keys above every counted token's, in the order padding is taken; kept where no other counts say it."""
+    if pad_from is None:
+        if counts not in _PADDING:
+            _PADDING[counts] = _make_padding_keys(counts, None)
+        return _PADDING[counts]
+    return _make_padding_keys(counts, pad_from)
+
+
+def _make_padding_keys(counts: TokenCounts, pad_from: TokenCounts | None) -> np.ndarray:
     vocab = counts.vocab_size
     seen_elsewhere = np.zeros(vocab, dtype=np.int64)
     if pad_from is not None:
