@@ -16,6 +16,7 @@ was killed continues after the last whole one.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import shutil
@@ -252,13 +253,13 @@ def _write(target: Target, document: Encoded, index: int, out: Path, fmt: str, d
     value = {"input_ids": ids, "loss_mask": torch.from_numpy(document.mask.astype(np.int64)),
              "hidden_state": stored(seen.last), "aux_hidden_state": stored(seen.aux)}
     with atomic_path(out / name) as part:
+        # Through a stream: given a path, torch writes the temporary file's name into the archive.
         if compress:
-            import gzip
-
-            with gzip.open(part, "wb", compresslevel=1) as stream:
+            with open(part, "wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as stream:
                 torch.save(value, stream)
         else:
-            torch.save(value, part)
+            with open(part, "wb") as stream:
+                torch.save(value, stream)
     return name
 
 

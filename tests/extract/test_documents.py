@@ -38,7 +38,8 @@ def _text(document, keep=None):
 
 
 def test_the_whole_conversation_is_kept_and_the_assistants_part_marked(tmp_path):
-    (document,), rejected = encode_documents([_file(tmp_path, CHAT)], _tokenizer(), vocab_size=256, domain_field="topic")
+    path = _file(tmp_path, CHAT)
+    (document,), rejected = encode_documents([path], _tokenizer(), vocab_size=256, domain_field="topic")
     assert _text(document) == "<user>hi;\n<assistant>ho;\n<user>more;\n<assistant>no;\n"
     assert _text(document, True) == "ho;no;"
     assert document.domain == "t"

@@ -1,0 +1,35 @@
+"""``eagle3 demo``: a real small target, its counts and its hidden states, in one command from an empty folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from eagle3_core.cli import options
+from eagle3_core.cli.output import print_json, progress_bar
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def demo(
+        folder: Path = typer.Argument(..., help="Where to build it; about 0.7 GB."),
+        documents: int = typer.Option(48, "--documents", min=1, help="Prompts that the target answers."),
+        max_new: int = typer.Option(96, "--max-new", min=1, help="Tokens an answer."),
+        as_json: options.Json = False,
+    ) -> None:
+        """Build SmolLM2-135M with counts and hidden states, to try everything on without a GPU."""
+        from eagle3_core.demo import build
+
+        with progress_bar("hidden states") as advance:
+            made = build(folder, documents=documents, max_new=max_new,
+                         say=lambda line: print(line, file=sys.stderr), progress=advance)
+        paths = {"target": str(made.target), "counts": str(made.counts), "features": str(made.features),
+                 "chats": str(made.chats)}
+        if as_json:
+            print_json(paths)
+            return
+        for name, path in paths.items():
+            print(f"{name}: {path}")
+        print(f"next: eagle3 tradeoff --target {made.target} --counts {made.counts}")
