@@ -21,7 +21,7 @@ def coverage_rows(
     """One object a size; the function behind the command."""
     from eagle3_core.corpus.counts import read_counts
     from eagle3_core.specs.sizes import parse_sizes
-    from eagle3_core.vocab.coverage import DOMAIN_PREFIX, compare_rankings, coverage_table, cross_domain
+    from eagle3_core.vocab.coverage import DOMAIN_PREFIX, compare_rankings, coverage_table, cross_domain, domain_table
     from eagle3_core.vocab.ranking import forced_summary, rank, read_forced
 
     counts = read_counts(path)
@@ -39,6 +39,8 @@ def coverage_rows(
     forced = {"forced": len(ranking.forced), **forced_summary(counts, ranking)}
     for row in rows:
         row["forced"] = forced
+        row["by_domain"] = {r.pop("domain"): {key: _finite(value) for key, value in r.items()}
+                            for r in domain_table(counts, row["draft_vocab"], **ranked).to_dicts()}
         if matrix:
             frame = cross_domain(counts, row["draft_vocab"], force=force)
             row["matrix"] = {r.pop("ranked_on"): r for r in frame.to_dicts()}
@@ -46,6 +48,10 @@ def coverage_rows(
             frame = compare_rankings(counts, row["draft_vocab"], force=force, weights=weights)
             row["rankings"] = {r.pop("strategy"): r for r in frame.to_dicts()}
     return rows
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _row(row: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -68,6 +68,8 @@ def register(app: typer.Typer) -> None:
         ranking: options.Ranking = "pooled",
         weights: options.Weights = None,
         no_force: options.NoForce = False,
+        force_ids: options.ForceIds = None,
+        pad_from: options.PadFrom = None,
         decode_ms: options.DecodeMs = None,
         verify_ms: options.VerifyMs = None,
         locked: options.Locked = None,
@@ -101,12 +103,13 @@ def register(app: typer.Typer) -> None:
             inputs = build_inputs(
                 target, counts, latency, acceptance, k=k, draft_tp=draft_tp, target_tp=target_tp, batch=batch,
                 dtype=dtype, engine=engine, context=context, ranking=ranking, weights=weights, force=not no_force,
-                decode_ms=decode_ms, verify_ms=verify_ms, locked=locked, stand_in=stand_in,
+                decode_ms=decode_ms, verify_ms=verify_ms, locked=locked, stand_in=stand_in, force_ids=force_ids,
+                pad_from=pad_from,
             )
             chosen = size or locked or recommended_for(inputs)[1].size
             stamp = created or datetime.now(UTC).isoformat(timespec="seconds")
             files = make_bundle(inputs, chosen, names, created=stamp, decided_by=decided_by,
-                                hashes=file_hashes(counts, latency, acceptance),
+                                hashes=file_hashes(counts, latency, acceptance, pad_from),
                                 previous=read_decision(supersedes) if supersedes else None)
             name = inputs.target.name
         write_bundle(files, out, root=bundle_name(name, chosen), force=force)

@@ -13,6 +13,7 @@ from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import sha256_file
 from eagle3_core.specs.drafter import check_draft_vocab
 from eagle3_core.specs.presets import resolve_target
+from eagle3_core.vocab.ranking import read_forced
 
 DEFAULT_DEVICE = "h200"
 
@@ -50,6 +51,7 @@ def build_inputs(
     target_tp: int = 1, batch: int = 1, dtype: str | None = None, engine: str = "sglang", context: int = 1024,
     ranking: str = "pooled", weights: str | None = None, force: bool = True, decode_ms: float | None = None,
     verify_ms: float | None = None, locked: int | None = None, stand_in: bool = False,
+    force_ids: Path | None = None, pad_from: Path | None = None,
 ) -> TradeoffInputs:
     """Raises Eagle3Error for anything that does not fit together. ``dtype`` None is the profile's, else bfloat16."""
     spec = resolve_target(target)
@@ -58,15 +60,19 @@ def build_inputs(
     source = resolve_latency(latency or DEFAULT_DEVICE)
     if dtype is None:
         dtype = source.dtype if isinstance(source, LatencyProfile) else "bfloat16"
+    found = checked_counts(counts, spec.vocab_size, spec.name, stand_in=stand_in)
     return TradeoffInputs(
-        target=spec, counts=checked_counts(counts, spec.vocab_size, spec.name, stand_in=stand_in), latency=source,
+        target=spec, counts=found, extra_forced=read_forced(force_ids, found) if force_ids else (),
+        pad_from=read_counts(pad_from) if pad_from else None, latency=source,
         acceptance=resolve_acceptance(acceptance), strategy=ranking, force=force, weights=parse_weights(weights), k=k,
         draft_tp=draft_tp, target_tp=target_tp, batch=batch, dtype=dtype, engine=engine, context=context,
         decode_ms=decode_ms, verify_ms=verify_ms, locked_size=locked,
     )
 
 
-def file_hashes(counts: Path | None, latency: str | None, acceptance: str | None) -> dict[str, str]:
+def file_hashes(
+    counts: Path | None, latency: str | None, acceptance: str | None, pad_from: Path | None = None
+) -> dict[str, str]:
     """SHA-256 of the artifact files that were given, for the decision record."""
-    named = {"counts": counts, "latency": latency, "acceptance": acceptance}
+    named = {"counts": counts, "latency": latency, "acceptance": acceptance, "pad_from": pad_from}
     return {name: sha256_file(Path(p)) for name, p in named.items() if p is not None and Path(p).is_file()}

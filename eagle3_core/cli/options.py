@@ -27,6 +27,10 @@ Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Ranking = Annotated[str, typer.Option("--ranking", help="pooled, balanced, weights, worst or robust.")]
 Weights = Annotated[str | None, typer.Option("--weights", help="Domain weights for --ranking weights: code=2,zh=1.")]
 NoForce = Annotated[bool, typer.Option("--no-force", help="Do not force special, end-of-turn and byte tokens in.")]
+ForceIds = Annotated[Path | None, typer.Option(
+    "--force-ids", help="JSON list of ids or token texts that every size must hold.")]
+PadFrom = Annotated[Path | None, typer.Option(
+    "--pad-from", help="Counts of the same tokenizer that say which never seen ids are likeliest.")]
 TargetTP = Annotated[int, typer.Option("--target-tp", min=1, help="Tensor parallel degree of the target.")]
 Engine = Annotated[str, typer.Option("--engine", help="sglang or vllm.")]
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens in the KV caches.")]

@@ -30,6 +30,8 @@ def register(app: typer.Typer) -> None:
         ranking: options.Ranking = "pooled",
         weights: options.Weights = None,
         no_force: options.NoForce = False,
+        force_ids: options.ForceIds = None,
+        pad_from: options.PadFrom = None,
         decode_ms: options.DecodeMs = None,
         verify_ms: options.VerifyMs = None,
         locked: options.Locked = None,
@@ -53,11 +55,11 @@ def register(app: typer.Typer) -> None:
         inputs = build_inputs(
             target, counts, latency, acceptance, k=k, draft_tp=draft_tp, target_tp=target_tp, batch=batch, dtype=dtype,
             engine=engine, context=context, ranking=ranking, weights=weights, force=not no_force, decode_ms=decode_ms,
-            verify_ms=verify_ms, locked=locked, stand_in=stand_in,
+            verify_ms=verify_ms, locked=locked, stand_in=stand_in, force_ids=force_ids, pad_from=pad_from,
         )
         chosen = size or locked or recommended_for(inputs)[1].size
         decision = decide(inputs, chosen, created=created or datetime.now(UTC).isoformat(timespec="seconds"),
-                          decided_by=decided_by, hashes=file_hashes(counts, latency, acceptance))
+                          decided_by=decided_by, hashes=file_hashes(counts, latency, acceptance, pad_from))
         data = report_data(inputs, decision)
         page = render_html(data)
         write_text(out, page, force=force)

@@ -36,6 +36,8 @@ def register(app: typer.Typer) -> None:
         ranking: options.Ranking = "pooled",
         weights: options.Weights = None,
         no_force: options.NoForce = False,
+        force_ids: options.ForceIds = None,
+        pad_from: options.PadFrom = None,
         decode_ms: options.DecodeMs = None,
         verify_ms: options.VerifyMs = None,
         locked: options.Locked = None,
@@ -52,7 +54,7 @@ def register(app: typer.Typer) -> None:
         inputs = build_inputs(
             target, counts, latency, acceptance, k=k, draft_tp=draft_tp, target_tp=target_tp, batch=batch, dtype=dtype,
             engine=engine, context=context, ranking=ranking, weights=weights, force=not no_force, decode_ms=decode_ms,
-            verify_ms=verify_ms, locked=locked, stand_in=stand_in,
+            verify_ms=verify_ms, locked=locked, stand_in=stand_in, force_ids=force_ids, pad_from=pad_from,
         )
         vocab = inputs.target.vocab_size
         wanted = set(parse_sizes(sizes, vocab)) | ({size} if size else set()) | ({locked} if locked else set())

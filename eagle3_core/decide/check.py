@@ -233,7 +233,7 @@ def _now(
     coverage: dict[int, float] = {}
     if counts is not None and decision.token_set is not None:
         fresh = coverage_table(counts, [r["draft_vocab"] for r in rows], strategy=source.ranking, force=source.force,
-                               weights=source.weights)
+                               weights=source.weights, extra_forced=source.extra_forced)
         coverage = dict(zip(fresh["draft_vocab"], fresh["coverage"], strict=True))
         for row, worst in zip(rows, fresh["worst_coverage"], strict=True):
             row["worst_coverage"] = worst

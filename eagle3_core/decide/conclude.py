@@ -54,7 +54,8 @@ def full_table(inputs: TradeoffInputs, size: int) -> pl.DataFrame:
 
 
 def ranking_of(inputs: TradeoffInputs) -> Ranking:
-    return rank(inputs.counts, inputs.strategy, force=inputs.force, weights=inputs.weights)
+    return rank(inputs.counts, inputs.strategy, force=inputs.force, weights=inputs.weights,
+                extra_forced=inputs.extra_forced, pad_from=inputs.pad_from)
 
 
 def decide(
@@ -131,7 +132,14 @@ def evidence_of(inputs: TradeoffInputs, hashes: dict[str, str]) -> tuple[InputEv
         state = ", machine disturbed" if latency.disturbed else ""
         step = InputEvidence(name="draft step", value=f"{latency.device.name}, {latency.dtype}{state}",
                              evidence="measured", source=f"measured {latency.created}", sha256=hashes.get("latency"))
+    padding: tuple[InputEvidence, ...] = ()
+    if inputs.pad_from is not None:
+        other = inputs.pad_from.meta
+        padding = (InputEvidence(name="padding order", value=f"{inputs.pad_from.tokens:,} tokens, {other.tokenizer}",
+                                 evidence="measured", source=", ".join(f.name for f in other.inputs),
+                                 sha256=hashes.get("pad_from")),)
     return (
+        *padding,
         InputEvidence(name="target", value=f"H {inputs.target.hidden_size:,}, V {inputs.target.vocab_size:,}",
                       evidence="published", source=shown_source(inputs.target)),
         InputEvidence(name="token counts", value=f"{counts.tokens:,} tokens ({meta.tokens}), {meta.tokenizer}, "

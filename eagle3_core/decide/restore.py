@@ -30,6 +30,7 @@ def sources_of(inputs: TradeoffInputs) -> Sources:
         reference_size=inputs.acceptance.reference_size, acceptance_evidence=inputs.acceptance.evidence,
         acceptance_source=inputs.acceptance.source, decode_ms=inputs.decode_ms, verify_ms=inputs.verify_ms,
         overhead_ms=inputs.overhead_ms, tolerance=inputs.tolerance, ranking=inputs.strategy, force=inputs.force,
+        extra_forced=inputs.extra_forced,
         weights=dict(inputs.weights) if inputs.weights else None, locked_size=inputs.locked_size,
     )
 
@@ -75,7 +76,8 @@ def restore_inputs(
                                       source.acceptance_source)
     return TradeoffInputs(
         target=target_of(decision), counts=counts, latency=latency, acceptance=acceptance, strategy=source.ranking,
-        force=source.force, weights=source.weights, k=s.k, draft_tp=s.draft_tp, target_tp=s.target_tp, batch=s.batch,
+        force=source.force, extra_forced=source.extra_forced, weights=source.weights,
+        k=s.k, draft_tp=s.draft_tp, target_tp=s.target_tp, batch=s.batch,
         dtype=s.dtype, engine=s.engine, context=s.context, decode_ms=source.decode_ms, verify_ms=source.verify_ms,
         overhead_ms=source.overhead_ms, locked_size=source.locked_size, tolerance=source.tolerance,
     )

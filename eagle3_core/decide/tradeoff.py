@@ -82,6 +82,10 @@ class TradeoffInputs:
     acceptance: AcceptanceSource
     strategy: str = "pooled"
     force: bool = True
+    extra_forced: tuple[int, ...] = ()
+    """Ids the user forces in as well."""
+    pad_from: TokenCounts | None = None
+    """Counts that say which unseen ids are likeliest, where D exceeds the ids seen."""
     weights: Mapping[str, float] | None = None
     k: int = 5
     draft_tp: int = 1
@@ -204,8 +208,9 @@ def _parameters(inputs: TradeoffInputs, sizes: Sequence[int]) -> list[pl.Series]
 def _coverage(inputs: TradeoffInputs, sizes: Sequence[int]) -> pl.DataFrame:
     """Cached by the identity of the counts: every visitor and every slider step shares it."""
     weights = tuple(sorted(inputs.weights.items())) if inputs.weights else None
+    pad_from = None if inputs.pad_from is None else _ById(inputs.pad_from)
     return _cached_coverage(_ById(inputs.counts), tuple(sizes), inputs.strategy, inputs.force, weights,
-                            inputs.target.vocab_size)
+                            inputs.target.vocab_size, inputs.extra_forced, pad_from)
 
 
 class _ById:
@@ -226,7 +231,9 @@ class _ById:
 @lru_cache(maxsize=256)
 def _cached_coverage(
     counts: _ById, sizes: tuple[int, ...], strategy: str, force: bool,
-    weights: tuple[tuple[str, float], ...] | None, vocab_size: int,
+    weights: tuple[tuple[str, float], ...] | None, vocab_size: int, extra_forced: tuple[int, ...],
+    pad_from: _ById | None,
 ) -> pl.DataFrame:
     return coverage_table(counts.value, sizes, strategy=strategy, force=force,
-                          weights=dict(weights) if weights else None, vocab_size=vocab_size)
+                          weights=dict(weights) if weights else None, vocab_size=vocab_size,
+                          extra_forced=extra_forced, pad_from=None if pad_from is None else pad_from.value)

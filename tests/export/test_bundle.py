@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -11,10 +12,11 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from eagle3_core.acceptance.model import assumed_alpha
-from eagle3_core.corpus.counts import read_counts
+from eagle3_core.corpus.counts import TokenCounts, read_counts
 from eagle3_core.cost.hardware import devices
 from eagle3_core.decide.conclude import decide
 from eagle3_core.decide.record import Decision, read_decision
@@ -128,6 +130,28 @@ def test_without_the_targets_own_tokens_there_is_a_note_instead_of_a_mapping(inp
 def test_the_full_vocabulary_can_be_exported(inputs: TradeoffInputs) -> None:
     files = make_bundle(inputs, 49_152, created=NOW, with_report=False)
     assert json.loads(files["sglang/config.json"])["draft_vocab_size"] == 49_152
+
+
+def test_forced_ids_and_the_padding_order_reach_the_mapping_and_the_record(inputs: TradeoffInputs) -> None:
+    counts = inputs.counts
+    unseen = np.flatnonzero(counts.total == 0)
+    wanted, likely = int(unseen[-1]), int(unseen[-2])
+    elsewhere = np.zeros_like(counts.counts)
+    elsewhere[0, 0, likely] = 5
+    size = int((counts.total > 0).sum()) + 300
+    changed = dataclasses.replace(
+        inputs, extra_forced=(wanted,),
+        pad_from=TokenCounts(elsewhere, counts.token, counts.role, counts.meta))
+    plain, found = decide(inputs, size, created=NOW), decide(changed, size, created=NOW)
+    assert plain.token_set is not None
+    assert found.token_set is not None
+    before, after = (set(d.token_set.mapping(49_152).target_ids.tolist()) for d in (plain, found))
+    assert {wanted, likely} <= after
+    assert not {wanted, likely} & before
+    assert found.token_set.forced == plain.token_set.forced + 1
+    assert found.token_set.padding > 0
+    assert found.sources.extra_forced == (wanted,)
+    assert found.inputs[0].name == "padding order"
 
 
 @pytest.mark.parametrize(("name", "expected"), [
