@@ -7,7 +7,7 @@ APP := $(VENV)/.installed
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := app
-.PHONY: app test lint types bench browser
+.PHONY: screenshots app test lint types bench browser
 
 $(APP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "creating $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
@@ -36,3 +36,6 @@ lint: $(TEST)
 
 types: $(TEST)
 	$(BIN)/pyright
+
+screenshots: $(TEST) browser
+	$(BIN)/python -m tests.apps.screenshots docs

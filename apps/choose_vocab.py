@@ -14,16 +14,16 @@ with app.setup:
     import marimo as mo
 
     from eagle3_core.app import notebook as nb
-    from eagle3_core.app.state import RANKINGS, parse_query
+    from eagle3_core.app.state import RANKINGS
 
 
 @app.cell
 def start():
-    first, link_notices = parse_query(mo.query_params().to_dict())
+    first, link_notices = nb.first_state(mo.query_params().to_dict())
     get_state, set_state = mo.state(first)
     get_catalogue, set_catalogue = mo.state(nb.catalogue())
     get_upload_note, set_upload_note = mo.state(None)
-    return (get_catalogue, get_state, get_upload_note, link_notices, set_catalogue, set_state, set_upload_note)
+    return (first, get_catalogue, get_state, get_upload_note, link_notices, set_catalogue, set_state, set_upload_note)
 
 
 @app.cell
@@ -38,13 +38,13 @@ def update(get_state, set_state):
 def source_inputs(change, get_catalogue, get_state):
     _c, _s = get_catalogue(), get_state()
     target_input = mo.ui.dropdown(
-        _c.target_names(), value=nb.known(_s.target, _c.target_names()), label="Target",
+        nb.names(_c.target_names(), _s.target), value=_s.target, label="Target",
         full_width=True, on_change=lambda name: change(**nb.for_target(name, get_state(), _c)))
     counts_input = mo.ui.dropdown(
-        sorted(_c.counts), value=nb.known(_s.counts, _c.counts), label="Token counts", full_width=True,
+        nb.names(sorted(_c.counts), _s.counts), value=_s.counts, label="Token counts", full_width=True,
         on_change=lambda name: change(counts=name))
     latency_input = mo.ui.dropdown(
-        _c.latency_names(), value=nb.known(_s.latency, _c.latency_names()), label="Latency", full_width=True,
+        nb.names(_c.latency_names(), _s.latency), value=_s.latency, label="Latency", full_width=True,
         on_change=lambda name: change(**nb.for_latency(name, _c)))
     return counts_input, latency_input, target_input
 
@@ -53,8 +53,8 @@ def source_inputs(change, get_catalogue, get_state):
 def decoding_inputs(change, get_catalogue, get_state):
     _c, _s = get_catalogue(), get_state()
     acceptance_input = mo.ui.dropdown(
-        {"alpha, assumed": "", **{name: name for name in sorted(_c.acceptance)}},
-        value=_s.acceptance if _s.acceptance in _c.acceptance else "alpha, assumed", label="Acceptance",
+        {"alpha, assumed": "", **{name: name for name in nb.names(sorted(_c.acceptance), _s.acceptance)}},
+        value=_s.acceptance or "alpha, assumed", label="Acceptance",
         full_width=True, on_change=lambda name: change(acceptance=name))
     alpha_input = mo.ui.slider(
         0.05, 0.95, 0.05, value=nb.snapped(_s.alpha), label="alpha at full vocabulary", show_value=True,
@@ -139,8 +139,8 @@ def make_explorer(set_state):
 
 
 @app.cell
-def feed(explorer_widget, link_notices, problem, screen):
-    nb.feed(explorer_widget, screen, link_notices)
+def feed(explorer_widget, first, get_state, link_notices, problem, screen):
+    nb.feed(explorer_widget, screen, link_notices if get_state() == first else ())
     fed = nb.notice("warn", problem) if problem else None
     fed
     return (fed,)
@@ -155,7 +155,7 @@ def pictures(explorer_widget, fed, get_catalogue, get_state, screen):
 
 @app.cell
 def tabs():
-    tab = mo.ui.tabs(dict.fromkeys(("Options", "Left-out tokens", "Sensitivity", "Export", "Evidence"), ""))
+    tab = mo.ui.tabs(dict.fromkeys(nb.TABS, ""))
     tab
     return (tab,)
 
@@ -164,10 +164,7 @@ def tabs():
 def tab_content(explorer, explorer_widget, screen, tab):
     mo.stop(screen is None)
     _ = explorer  # runs again when its size comes to rest
-    {
-        "Options": nb.options_tab, "Left-out tokens": nb.left_out_tab, "Sensitivity": nb.sensitivity_tab,
-        "Export": nb.export_tab, "Evidence": nb.evidence_tab,
-    }[tab.value](screen, nb.size_of(explorer_widget, screen))
+    nb.tab_of(tab.value, screen, nb.size_of(explorer_widget, screen))
     return
 
 

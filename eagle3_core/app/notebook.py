@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 import marimo as mo
 
 from eagle3_core.app.pages import view_markup
-from eagle3_core.app.screen import Screen, build, chart_json, row_of, screen_of
+from eagle3_core.app.screen import Screen, chart_json, row_of, screen_of, usable
 from eagle3_core.app.sources import MAX_UPLOAD, Catalogue, add_upload, catalogue, get_counts, get_latency, get_target
 from eagle3_core.app.state import AppState, parse_query
 from eagle3_core.app.widget import SERVED, Explorer, explorer
@@ -37,8 +37,17 @@ DTYPES = tuple(DTYPE_BYTES)
 LOG = logging.getLogger("eagle3")
 
 
-def known(value: str, names: Iterable[str]) -> str | None:
-    return value if value in set(names) else None
+def names(listed: Iterable[str], current: str) -> list[str]:
+    """The listed names, and the one in use where it came with a link."""
+    known_names = list(listed)
+    return known_names if not current or current in known_names else [current, *known_names]
+
+
+def first_state(query: dict[str, Any]) -> tuple[AppState, tuple[str, ...]]:
+    """What a link asks for, made to fit, and what had to give way."""
+    asked, unreadable = parse_query(query)
+    fitting, replaced = usable(asked, catalogue())
+    return fitting, (*unreadable, *replaced)
 
 
 def powers(limit: int, also: int) -> dict[str, int]:
@@ -121,15 +130,29 @@ def said(text: str) -> Any:
     return mo.Html(f'<p class="e3-said">{html.escape(text)}</p>')
 
 
+UNEXPECTED = "This could not be computed; the server's log has the details. Change an input, or reload the page."
+
+
 def try_screen(state: AppState, c: Catalogue) -> tuple[Screen | None, str | None]:
     """The screen, or what is wrong in one line. Whatever is not bad input is logged once with its traceback."""
     try:
         return screen_of(state, c), None
     except Eagle3Error as error:
         return None, str(error)
-    except (ArithmeticError, LookupError, TypeError, ValueError):
+    except Exception:
         LOG.exception("the screen could not be computed")
-        return None, "These inputs could not be computed; the server's log has the details. Change one of them."
+        return None, UNEXPECTED
+
+
+def tab_of(name: str, screen: Screen, size: int) -> Any:
+    """A tab's content, or a notice in its place: a fault in one never takes the page down."""
+    try:
+        return TABS[name](screen, size)
+    except Eagle3Error as error:
+        return notice("warn", str(error))
+    except Exception:
+        LOG.exception("the tab %s could not be shown", name)
+        return notice("warn", UNEXPECTED)
 
 
 def feed(widget: Explorer, screen: Screen | None, notices: Sequence[str] = ()) -> None:
@@ -152,7 +175,7 @@ def on_restore(widget: Explorer, set_state: Callable[[AppState], None]) -> None:
 
     def restore(change: dict[str, Any]) -> None:
         query = str(change["new"]).partition("|")[2]
-        set_state(parse_query(dict(parse_qsl(query[:8192])))[0])
+        set_state(first_state(dict(parse_qsl(query[:8192])))[0])
 
     widget.observe(restore, names="restore")
 
@@ -267,9 +290,7 @@ def _told(make: Callable[[], bytes]) -> Callable[[], bytes]:
     return made
 
 
-def state_from(query: dict[str, str]) -> AppState:
-    return parse_query(query)[0]
-
-
-def inputs_of(state: AppState, c: Catalogue) -> Any:
-    return build(state, c)[0]
+TABS: dict[str, Callable[[Screen, int], Any]] = {
+    "Options": options_tab, "Left-out tokens": left_out_tab, "Sensitivity": sensitivity_tab, "Export": export_tab,
+    "Evidence": evidence_tab,
+}

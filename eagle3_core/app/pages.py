@@ -60,7 +60,7 @@ def navigation(current: str, available: Sequence[str], said: str = "127.0.0.1 on
                     for path, (name, _) in PAGES.items() if path in available)
     return (f'<header class="e3-nav"><strong>EAGLE-3 <span>draft vocabulary</span></strong>'
             f'<nav aria-label="Apps" style="display:flex;height:100%">{links}</nav>'
-            f'<span class="said">{escape(said)}</span></header>')
+            f'<span class="said" role="status">{escape(said)}</span></header>')
 
 
 def _summary(state: AppState, payload: dict[str, Any]) -> str:

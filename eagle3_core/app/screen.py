@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle3_core.app.sources import Catalogue, get_acceptance, get_counts, get_latency, get_target
+from eagle3_core.app.sources import Catalogue, find, get_acceptance, get_counts, get_latency, get_target
 from eagle3_core.app.state import AppState, to_query
 from eagle3_core.cost.hardware import Gpu
 from eagle3_core.decide.conclude import constraints_of, full_table, recommended_for
@@ -104,8 +104,7 @@ def _screen(key: _Key) -> Screen:
     payload = payload_of(inputs, size, with_chart=False)
     payload["query"] = to_query(state.without_size())
     payload["published"] = PUBLISHED.get(inputs.target.name)
-    files = {"counts": c.counts.get(state.counts), "latency": c.latency.get(state.latency),
-             "acceptance": c.acceptance.get(state.acceptance)}
+    files = {kind: find(kind, c, getattr(state, kind)) for kind in ("counts", "latency", "acceptance")}
     return Screen(inputs, payload, size, tuple(notices), {kind: path for kind, path in files.items() if path})
 
 

@@ -166,6 +166,11 @@ def _lookup(kind: str, names: dict[str, Path], name: str) -> Path:
     return path
 
 
+def find(kind: str, c: Catalogue, name: str) -> Path | None:
+    """The file of that name, uploads of other windows included, or None."""
+    return getattr(c, kind).get(name) or _UPLOADS.get((kind, name))
+
+
 def get_counts(c: Catalogue, name: str) -> TokenCounts:
     path = _lookup("counts", c.counts, name)
     return _counts(path, path.stat().st_mtime)

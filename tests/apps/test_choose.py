@@ -256,13 +256,37 @@ def test_the_figures_stay_when_the_server_restarts_under_the_page(window, tmp_pa
     page = open_app(window(allow="Failed to fetch"), first, "?d=8192")
     port = int(first.url.rsplit(":", 1)[1])
     first.stop()
+    expect(page.locator(".said.down")).to_contain_text("Server not reachable")
     slider(page).focus()
     page.keyboard.press("End")
     expect(slider(page)).to_have_attribute("aria-valuetext", "151,936 tokens")
     expect(page).to_have_url(re.compile("d=151936"))
     second = start_server(tmp_path, port=port)
     assert second.url == first.url
-    page.goto(page.url, wait_until="commit")
+    expect(page.locator(".said.down")).to_have_count(0)
+    # The same window goes on: its controls work again, and a reload brings the size back.
+    page.reload(wait_until="commit")
     expect(page.locator("html[data-live=true]")).to_be_attached(timeout=40_000)
     expect(slider(page)).to_have_attribute("aria-valuetext", "151,936 tokens")
     second.stop()
+
+
+def test_a_checkpoint_carried_over_locks_the_size(server, window):
+    page = open_app(window(), server, "?target=qwen3-8b&locked=16000")
+    expect(page.locator(".verdict")).to_contain_text("Locked at D = 16,000")
+    expect(slider(page)).to_have_attribute("aria-valuetext", "16,000 tokens")
+    expect(page.get_by_label("Checkpoint's D").first).to_be_visible()
+
+
+def test_an_exported_decision_restores_its_setting(server, window):
+    from eagle3_core.app.screen import screen_of
+    from eagle3_core.app.sources import catalogue
+    from eagle3_core.app.state import EXAMPLES
+    from eagle3_core.export.bundle import make_bundle
+
+    inputs = screen_of(EXAMPLES["SmolLM2-135M"], catalogue()).inputs
+    files = make_bundle(inputs, 9_472, created="2026-01-01T00:00:00+00:00", with_report=False)
+    page = open_app(window(), server)
+    upload(page, "decision.json", files["decision.json"])
+    expect(page.get_by_role("button", name="Full 49,152")).to_be_visible()
+    expect(slider(page)).to_have_attribute("aria-valuetext", "9,472 tokens")

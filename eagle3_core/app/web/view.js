@@ -165,6 +165,21 @@ globalThis.E3View ??= (() => {
     const page = document.getElementById("root");
     if (page) new MutationObserver(rename).observe(page, { childList: true, subtree: true });
   });
+  // Say so when the server is gone: the size still moves, the inputs wait until it is back.
+  function watchServer() {
+    const said = document.querySelector(".e3-nav .said");
+    if (!said) return;
+    const usual = said.textContent;
+    setInterval(async () => {
+      if (document.hidden) return;
+      let up = false;
+      try { up = (await fetch("/healthz", { cache: "no-store" })).ok; } catch { /* down */ }
+      const text = up ? usual : "Server not reachable: the size still moves, the inputs wait";
+      if (said.textContent !== text) { said.textContent = text; said.classList.toggle("down", !up); }
+    }, 5000);
+  }
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", watchServer);
+  else watchServer();
   addEventListener("popstate", () => {
     if (!held.payload || held.payload.embedded) return;
     const query = new URLSearchParams(location.search), size = Number(query.get("d")) || held.payload.recommended;
