@@ -3,47 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from eagle3_core.cli import options
 from eagle3_core.cli.output import print_json
 from eagle3_core.errors import Eagle3Error
-
-if TYPE_CHECKING:
-    from eagle3_core.decide.record import Decision
-
-
-def recorded_bundle(
-    path: Path, consumers: Sequence[str], counts: Path | None, latency: str | None, acceptance: str | None
-) -> tuple[Decision, dict[str, bytes]]:
-    """The bundle of a recorded decision; with its counts file the report is in it.
-
-    Raises Eagle3Error when a file given is not the one that was decided on.
-    """
-    from eagle3_core.acceptance.model import resolve_acceptance
-    from eagle3_core.cli.inputs import file_hashes
-    from eagle3_core.corpus.counts import read_counts
-    from eagle3_core.cost.hardware import resolve_latency
-    from eagle3_core.decide.record import read_decision
-    from eagle3_core.decide.restore import restore_inputs
-    from eagle3_core.export.bundle import bundle_of
-
-    record = read_decision(path)
-    known = {item.sha256 for item in record.inputs}
-    for name, found in file_hashes(counts, latency, acceptance).items():
-        if found not in known:
-            raise Eagle3Error(f"--{name} is not the file of this decision", found=f"sha256 {found[:12]}...",
-                              expected="a file recorded in it", fix="decide again with --target")
-    inputs = None
-    if counts is not None:
-        inputs = restore_inputs(record, read_counts(counts), latency=resolve_latency(latency) if latency else None,
-                                acceptance=resolve_acceptance(acceptance) if acceptance else None)
-    return record, bundle_of(record, consumers, inputs=inputs)
 
 
 def register(app: typer.Typer) -> None:
@@ -80,10 +47,10 @@ def register(app: typer.Typer) -> None:
         as_json: options.Json = False,
     ) -> None:
         """Write the export bundle: a folder, or one .zip."""
-        from eagle3_core.cli.inputs import build_inputs, file_hashes
+        from eagle3_core.cli.inputs import build_inputs, file_hashes, recorded_inputs
         from eagle3_core.decide.conclude import recommended_for
         from eagle3_core.decide.record import read_decision
-        from eagle3_core.export.bundle import bundle_name, make_bundle, write_bundle
+        from eagle3_core.export.bundle import bundle_name, bundle_of, make_bundle, write_bundle
         from eagle3_core.export.configs import parse_consumers
 
         names = parse_consumers(consumers)
@@ -95,7 +62,8 @@ def register(app: typer.Typer) -> None:
             if target is not None or size is not None or supersedes is not None:
                 raise Eagle3Error("--decision goes without --target, --size and --supersedes",
                                   expected="what was decided, or a new decision")
-            record, files = recorded_bundle(decision, names, counts, latency, acceptance)
+            record, inputs = recorded_inputs(decision, counts, latency, acceptance)
+            files = bundle_of(record, names, inputs=inputs)
             name, chosen = record.setting.target, record.choice.draft_vocab
         else:
             if target is None:

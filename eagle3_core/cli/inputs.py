@@ -8,6 +8,8 @@ from eagle3_core.acceptance.model import resolve_acceptance
 from eagle3_core.corpus.counts import TokenCounts, read_counts
 from eagle3_core.cost.hardware import resolve_latency
 from eagle3_core.cost.profile import LatencyProfile
+from eagle3_core.decide.record import Decision, read_decision
+from eagle3_core.decide.restore import restore_inputs
 from eagle3_core.decide.tradeoff import TradeoffInputs
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import sha256_file
@@ -76,3 +78,22 @@ def file_hashes(
     """SHA-256 of the artifact files that were given, for the decision record."""
     named = {"counts": counts, "latency": latency, "acceptance": acceptance, "pad_from": pad_from}
     return {name: sha256_file(Path(p)) for name, p in named.items() if p is not None and Path(p).is_file()}
+
+
+def recorded_inputs(
+    path: Path, counts: Path | None, latency: str | None, acceptance: str | None
+) -> tuple[Decision, TradeoffInputs | None]:
+    """A recorded decision and, with its counts file, the inputs it was made from.
+
+    Raises Eagle3Error when a file given is not the one that was decided on.
+    """
+    record = read_decision(path)
+    known = {item.sha256 for item in record.inputs}
+    for name, found in file_hashes(counts, latency, acceptance).items():
+        if found not in known:
+            raise Eagle3Error(f"--{name} is not the file of this decision", found=f"sha256 {found[:12]}...",
+                              expected="a file recorded in it", fix="decide again with --target")
+    if counts is None:
+        return record, None
+    return record, restore_inputs(record, read_counts(counts), latency=resolve_latency(latency) if latency else None,
+                                  acceptance=resolve_acceptance(acceptance) if acceptance else None)

@@ -68,7 +68,7 @@ class Sources(_Record):
     tolerance: float
     ranking: str
     force: bool
-    extra_forced: tuple[int, ...]
+    extra_forced: tuple[int, ...] = ()
     """Ids the user forced in as well."""
     weights: dict[str, float] | None
     locked_size: int | None
