@@ -67,9 +67,10 @@ def register(app: typer.Typer) -> None:
             if target is None:
                 raise Eagle3Error("--target is missing", expected="a preset, a config.json, or a decision.json")
             inputs = build_inputs(
-                target, counts, latency, acceptance, k=k, draft_tp=draft_tp, target_tp=target_tp, batch=batch, dtype=dtype,
-                engine=engine, context=context, ranking=ranking, weights=weights, force=not no_force, decode_ms=decode_ms,
-                verify_ms=verify_ms, locked=locked, stand_in=stand_in, force_ids=force_ids, pad_from=pad_from,
+                target, counts, latency, acceptance, k=k, draft_tp=draft_tp, target_tp=target_tp, batch=batch,
+                dtype=dtype, engine=engine, context=context, ranking=ranking, weights=weights, force=not no_force,
+                decode_ms=decode_ms, verify_ms=verify_ms, locked=locked, stand_in=stand_in, force_ids=force_ids,
+                pad_from=pad_from,
             )
             chosen = size or locked or recommended_for(inputs)[1].size
             decision = decide(inputs, chosen, created=created or datetime.now(UTC).isoformat(timespec="seconds"),
