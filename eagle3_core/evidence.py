@@ -24,4 +24,4 @@ def weakest(*marks: Evidence) -> Evidence:
     ``derived`` inputs are exact, so they never weaken a ``measured`` figure.
     """
     uncertain = [mark for mark in marks if mark != "derived"]
-    return max(uncertain, key=EVIDENCE.index) if uncertain else "derived"
+    return EVIDENCE[max(map(EVIDENCE.index, uncertain))] if uncertain else "derived"

@@ -216,15 +216,20 @@ def _document(
 
 def _hits(z: Tensor, order: RowOrder, best: Tensor) -> Tensor:
     """[sizes, c]: is the target's argmax the drafter's, over the first D rows. z [c, D0] in row order."""
-    hits = torch.zeros(len(order.sizes), len(z), dtype=torch.bool)
-    value = torch.full((len(z),), float("-inf"), dtype=z.dtype)
-    token = torch.full((len(z),), -1, dtype=torch.int64)
-    for index, (start, end) in enumerate(order.segments):
-        top, place = z[:, start:end].max(dim=1)
-        ids = order.target_ids[start + place]
-        better = (top > value) | ((top == value) & (ids < token))
-        value, token = torch.where(better, top, value), torch.where(better, ids, token)
-        hits[index] = token == best
+    end = order.sizes[-1]
+    place = order.rank[best]
+    inside = place < end
+    value = z.gather(1, place.clamp_max(end - 1)[:, None]).squeeze(1)
+    tops = torch.stack([z[:, a:b].amax(dim=1) for a, b in order.segments]).cummax(dim=0).values
+    sizes = torch.tensor(order.sizes)[:, None]
+    hits = (value >= tops) & (place < sizes) & inside
+    # An equal logit of a lower target id wins the argmax; looked for only where it could matter.
+    for row in hits.any(dim=0).nonzero().squeeze(1).tolist():
+        equal = (z[row, :end] == value[row]).nonzero().squeeze(1)
+        if len(equal) > 1:
+            lower = equal[order.target_ids[equal] < best[row]]
+            if len(lower):
+                hits[:, row] &= sizes[:, 0] <= lower.min()
     return hits
 
 
@@ -254,7 +259,7 @@ def _overlap(
         allowed = (full - norm).exp()
         for index, size in enumerate(sizes):
             kept = torch.minimum(ratio[:, :size], allowed[:, index, None], out=scratch[: len(q), :size])
-            overlap[index, part] = torch.linalg.vecdot(kept, q[:, :size])
+            overlap[index, part] = kept.mul_(q[:, :size]).sum(dim=1)
         overlap[:, part] /= sums[:, -1]
     place = order.rank[text]
     inside = place < sizes[-1]
@@ -303,7 +308,7 @@ def _sums(
         "right": first.sum(dim=1).double().numpy(),
         "right_covered": (full[None] * covered).sum(dim=1).double().numpy(),
         "replay_tokens": tokens, "replay_rounds": rounds,
-        "agree": np.float64((best == following[at]).sum()),
+        "agree": np.asarray(float((best == following[at]).sum())),
     }
 
 

@@ -189,7 +189,8 @@ def size_of(widget: Explorer, screen: Screen) -> int:
 
 def options_tab(screen: Screen, size: int) -> Any:
     extra = row_of(screen.inputs, screen.payload, size)
-    rows = sorted([*screen.payload["rows"], *([extra] if extra else [])], key=lambda row: row["draft_vocab"])
+    rows: list[dict[str, Any]] = [*screen.payload["rows"], *([extra] if extra else [])]
+    rows.sort(key=lambda row: row["draft_vocab"])
     payload = screen.payload | {"rows": rows, "size": size}
     # Our server's pages hold the styles already; they would outweigh the table, at every move.
     style = "" if os.environ.get(SERVED) else f"<style>{web_file('explorer.css')}</style>"

@@ -15,6 +15,7 @@ import csv
 import functools
 import math
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def devices() -> dict[str, Gpu]:
         return {row["name"]: _gpu(row, _FILE.name) for row in csv.DictReader(file)}
 
 
-def _gpu(row: dict[str, object], where: object) -> Gpu:
+def _gpu(row: Mapping[str, object], where: object) -> Gpu:
     known = {field.name: field for field in fields(Gpu)}
     values: dict[str, object] = {}
     for key, value in row.items():

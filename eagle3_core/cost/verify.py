@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def load_target(path: str | Path, dtype: str, device: str = "auto") -> Any:
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise Eagle3Error("holds no target that transformers can load", where=path,
                           found=str(error).splitlines()[0][:120]) from None
-    return model.eval().to(pick_device(device))
+    return cast("torch.nn.Module", model.eval()).to(pick_device(device))
 
 
 def measure_target(

@@ -152,7 +152,8 @@ def spec_of(
     layer = config.get("transformer_layer_config")
     speculators = isinstance(layer, dict)
     layer = layer if isinstance(layer, dict) else config
-    eagle = config.get("eagle_config") if isinstance(config.get("eagle_config"), dict) else {}
+    nested = config.get("eagle_config")
+    eagle = nested if isinstance(nested, dict) else {}
 
     def tensor(name: str) -> Tensor:
         if name not in state:
@@ -217,7 +218,8 @@ def spec_of(
 
 def aux_layers_of(config: dict[str, Any], folder: Path) -> tuple[int, int, int] | None:
     """0-based layers whose output is read, whichever convention the config uses."""
-    eagle = config.get("eagle_config") if isinstance(config.get("eagle_config"), dict) else {}
+    nested = config.get("eagle_config")
+    eagle = nested if isinstance(nested, dict) else {}
     ids, shift = config.get("eagle_aux_hidden_state_layer_ids"), 1
     if ids is None:
         ids, shift = eagle.get("eagle_aux_hidden_state_layer_ids"), 0  # type: ignore[union-attr]

@@ -23,7 +23,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
@@ -256,7 +256,7 @@ def _write(target: Target, document: Encoded, index: int, out: Path, fmt: str, d
         # Through a stream: given a path, torch writes the temporary file's name into the archive.
         if compress:
             with open(part, "wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as stream:
-                torch.save(value, stream)
+                torch.save(value, cast(BinaryIO, stream))
         else:
             with open(part, "wb") as stream:
                 torch.save(value, stream)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import altair as alt
 import polars as pl
@@ -106,7 +106,7 @@ def _tradeoff_chart(panels: _Panels, size: int, theme: Literal["light", "dark"],
     # Assigned rather than chained: each chained call copies the whole chart.
     chart.resolve = alt.Resolve(scale=alt.ScaleResolveMap(x="shared", y="independent", color="independent"))
     held = chart.params if isinstance(chart.params, list) else []
-    chart.params = [*held, alt.param(name="size", value=size).param]
+    chart.params = [*held, alt.param(name="size", value=size).param]  # pyright: ignore[reportAttributeAccessIssue]
     chart.config = alt.Config(
         background="transparent", font="system-ui, -apple-system, Segoe UI, Roboto, sans-serif", padding=2,
         view=alt.ViewConfig(stroke=None),
@@ -298,8 +298,9 @@ class _Panels:
         pick = alt.selection_point(name=f"pick{self.panel}", on="click", nearest=True, fields=["d"], empty=False)
         clickable = alt.Chart(self._data(main)).mark_point(opacity=0, size=1).encode(
             self.x, alt.Y("y:Q", **y)).add_params(pick)
-        return alt.layer(under, names, *layers, *marker, clickable).properties(
+        figure = alt.layer(under, names, *layers, *marker, clickable).properties(
             **self.size, title=alt.TitleParams(title, subtitle=subtitle))
+        return cast(alt.LayerChart, figure)
 
 
 def _spread(rows: list[dict[str, Any]], gap: float) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import jinja2
 
+from eagle3_core.cost.hardware import Gpu
 from eagle3_core.decide.conclude import option_sizes
 from eagle3_core.decide.record import decision_json
 from eagle3_core.decide.tradeoff import COLUMNS
@@ -202,7 +203,7 @@ def _command(data: ReportData) -> str:
     """The command that makes this report again, with file names in place of paths."""
     s = data.decision.setting
     latency = data.inputs.latency
-    source = latency.name if hasattr(latency, "fit") else f"{s.target}.latency.json"
+    source = latency.name if isinstance(latency, Gpu) else f"{s.target}.latency.json"
     parts = ["eagle3 report", f"--target {s.target}", "--counts COUNTS.parquet", f"--latency {source}",
              f"--size {data.size}", f"--k {s.k}", f"--draft-tp {s.draft_tp}", f"--target-tp {s.target_tp}",
              f"--batch {s.batch}", f"--dtype {s.dtype}", f"--engine {s.engine}"]

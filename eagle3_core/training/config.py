@@ -23,7 +23,7 @@ class _Section(BaseModel):
 class ModelConfig(_Section):
     target: str
     """Preset, config.json or model folder; a folder with weights for online features."""
-    draft_vocab: int | None = Field(None, ge=1)
+    draft_vocab: int | None = Field(default=None, ge=1)
     """D; taken from the mapping or the checkpoint where one is given."""
     counts: Path | None = None
     """Token counts the draft vocabulary is ranked on."""
@@ -57,10 +57,10 @@ class DataConfig(_Section):
     """Folders of hidden states (SpecForge, speculators or ours)."""
     text: tuple[Path, ...] = ()
     """Chat files, run through the target in this process (online)."""
-    max_length: int = Field(2048, ge=8)
-    batch_tokens: int = Field(2048, ge=8)
+    max_length: int = Field(default=2048, ge=8)
+    batch_tokens: int = Field(default=2048, ge=8)
     """Tokens packed into one row; documents never attend to each other."""
-    heldout: float = Field(0.05, gt=0, lt=0.9)
+    heldout: float = Field(default=0.05, gt=0, lt=0.9)
     """Share of documents kept for validation, by a stable hash."""
     loss_on: Literal["assistant", "all"] = "assistant"
 
@@ -73,28 +73,28 @@ class DataConfig(_Section):
 
 class LossConfig(_Section):
     kind: Literal["soft_ce", "kl", "hard_ce", "lk"] = "soft_ce"
-    steps: int = Field(3, ge=1, le=7)
+    steps: int = Field(default=3, ge=1, le=7)
     """Unrolled draft steps (training-time test)."""
-    step_weight: float = Field(0.8, gt=0, le=1)
+    step_weight: float = Field(default=0.8, gt=0, le=1)
     """Weight of step k is step_weight ** k."""
     outside: Literal["masked", "renormalised"] = "masked"
     """Positions whose target argmax is outside the draft vocabulary: left out, or trained on what is inside."""
 
 
 class OptimConfig(_Section):
-    lr: float = Field(1e-3, gt=0)
+    lr: float = Field(default=1e-3, gt=0)
     betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = Field(0.0, ge=0)
-    clip: float = Field(0.5, gt=0)
-    warmup: float = Field(0.03, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip: float = Field(default=0.5, gt=0)
+    warmup: float = Field(default=0.03, ge=0, lt=1)
     """Share of the steps."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    final_lr: float = Field(0.0, ge=0, le=1)
+    final_lr: float = Field(default=0.0, ge=0, le=1)
     """Share of lr at the last step."""
-    steps: int | None = Field(None, ge=1)
+    steps: int | None = Field(default=None, ge=1)
     """Optimizer steps; else ``epochs``."""
-    epochs: int = Field(1, ge=1)
-    accumulate: int = Field(1, ge=1)
+    epochs: int = Field(default=1, ge=1)
+    accumulate: int = Field(default=1, ge=1)
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute dtype; masters and moments stay fp32."""
     compile: bool = False
@@ -104,14 +104,14 @@ class OptimConfig(_Section):
 class RunConfig(_Section):
     out: Path
     seed: int = 0
-    log_every: int = Field(10, ge=1)
-    eval_every: int = Field(100, ge=1)
-    save_every: int = Field(100, ge=1)
-    acceptance_every: int | None = Field(None, ge=1)
+    log_every: int = Field(default=10, ge=1)
+    eval_every: int = Field(default=100, ge=1)
+    save_every: int = Field(default=100, ge=1)
+    acceptance_every: int | None = Field(default=None, ge=1)
     """Steps between one-pass acceptance evaluations at every smaller size; None for the end only."""
-    keep: int = Field(2, ge=1)
+    keep: int = Field(default=2, ge=1)
     """Checkpoints kept beside the best one."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     parallel: Literal["none", "ddp", "fsdp2"] = "none"
     decision: Path | None = None
     """The decision record this run comes from; copied into the run."""

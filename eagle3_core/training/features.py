@@ -25,7 +25,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
@@ -158,7 +158,7 @@ def _read(file: Path, mask: Any) -> Document:
     try:
         if file.suffix == ".gz":
             with gzip.open(file, "rb") as stream:
-                value = torch.load(stream, map_location="cpu", weights_only=True)
+                value = torch.load(cast(BinaryIO, stream), map_location="cpu", weights_only=True)
         else:
             value = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, ValueError, EOFError, OSError, KeyError, pickle.UnpicklingError, zlib.error) as error:
