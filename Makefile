@@ -1,4 +1,4 @@
-# make app | test | lint | types | bench. Each creates .venv on first use.
+# make app | test | test-long | lint | types | screenshots. Each creates .venv on first use.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ APP := $(VENV)/.installed
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := app
-.PHONY: screenshots app test lint types bench browser
+.PHONY: app browser test test-long lint types screenshots
 
 $(APP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "creating $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
@@ -27,8 +27,13 @@ app: $(APP)
 browser:
 	@.ci/browser
 
+# One torch thread a worker: two workers on two cores otherwise run four.
 test: $(TEST) browser
-	$(BIN)/python -m pytest $(PYTEST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(PYTEST)
+
+# Statistics over tens of thousands of samples; about ten minutes on two cores.
+test-long: $(TEST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long $(PYTEST)
 
 lint: $(TEST)
 	$(BIN)/ruff check .

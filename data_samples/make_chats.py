@@ -66,7 +66,7 @@ def english(rng: random.Random, index: int) -> dict[str, Any]:
         follow = rng.choice(["Which one should I start with?", "I have only ten minutes a day. What then?"])
         return {"messages": [user(f"How can I {goal} in {place}?"), said(answer), user(follow),
                              said(f"Start with this: {chosen[0]}. It costs the least effort, and you will notice the "
-                                  f"difference within {rng.randint(1, 3)} weeks.")]}
+                                  f"difference within {rng.choice(['a week', 'two weeks', 'a month'])}.")]}
     topic, text = EXPLAINED[index % len(EXPLAINED)]
     ask = rng.choice(["Explain {} in a few sentences.", "Can you tell me {}?", "I never understood {}. Help me, please."])
     return {"messages": [{"role": "system", "content": "You answer briefly and plainly."}, user(ask.format(topic)),
@@ -216,8 +216,8 @@ def tools(rng: random.Random, index: int) -> dict[str, Any]:
         answer = f"It is {degrees} °C and {sky} in {city}. " + ("Take a warm coat." if degrees < 10 else
                                                              "A light jacket will do." if degrees < 20 else "No coat needed.")
     else:
-        amount, rate = rng.randint(10, 900), rng.choice([0.92, 1.08, 156.3, 0.79])
-        pair = rng.choice([("USD", "EUR"), ("EUR", "USD"), ("USD", "JPY"), ("USD", "GBP")])
+        amount = rng.randint(10, 900)
+        *pair, rate = rng.choice([("USD", "EUR", 0.92), ("EUR", "USD", 1.08), ("USD", "JPY", 156.3), ("USD", "GBP", 0.79)])
         question = f"How much is {amount} {pair[0]} in {pair[1]}?"
         name, arguments = "convert", {"amount": amount, "source": pair[0], "target": pair[1]}
         result = {"amount": round(amount * rate, 2), "rate": rate}

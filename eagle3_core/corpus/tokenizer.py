@@ -16,6 +16,7 @@ import base64
 import functools
 import hashlib
 import json
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -290,7 +291,7 @@ def _from_gguf(file: Path, name: str) -> Tokenizer:
     try:
         fast = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True,
                                              trust_remote_code=False)
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, struct.error) as error:
         raise Eagle3Error("holds no tokenizer that transformers understands", where=file,
                           found=str(error).splitlines()[0][:120]) from None
     plain = _from_json(fast.backend_tokenizer.to_str(), None, name, file)

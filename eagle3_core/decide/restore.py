@@ -89,6 +89,10 @@ def changes(old: Decision, new: Decision) -> tuple[str, ...]:
     before, after = old.setting.model_dump(), new.setting.model_dump()
     out += [f"{name.replace('_', ' ')}: {_short(before[name])} to {_short(after[name])}"
             for name in after if before[name] != after[name]]
+    for name in ("ranking", "force", "extra_forced", "weights"):
+        was, now = getattr(old.sources, name), getattr(new.sources, name)
+        if was != now:
+            out.append(f"{name.replace('_', ' ')}: {was if was else 'none'} to {now if now else 'none'}")
     known = {item.name: item for item in old.inputs}
     for item in new.inputs:
         was = known.get(item.name)

@@ -227,10 +227,11 @@ def test_no_path_of_the_machine_is_recorded(tmp_path: Path, inputs: TradeoffInpu
 def test_a_later_decision_names_the_one_it_replaces_and_what_changed(
     inputs: TradeoffInputs, decision: Decision
 ) -> None:
-    later = decide(dataclasses.replace(inputs, k=5, acceptance=assumed_alpha(0.8)), 24_576, created=NOW,
-                   previous=decision)
+    other = dataclasses.replace(inputs, k=5, acceptance=assumed_alpha(0.8), strategy="worst")
+    later = decide(other, 24_576, created=NOW, previous=decision)
     assert later.supersedes == decision_hash(decision)
     assert "k: 3 to 5" in later.changes
+    assert "ranking: pooled to worst" in later.changes
     assert "acceptance: 0.7 (assumed) to 0.8 (assumed)" in later.changes
     assert "draft vocabulary: 16,384 to 24,576" in later.changes
     assert "## Replaces" in decision_markdown(later)
