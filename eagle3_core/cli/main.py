@@ -10,8 +10,10 @@ import typer
 from eagle3_core import __version__
 from eagle3_core.errors import Eagle3Error
 
-COMMANDS = ("app", "params", "count", "coverage", "measure", "tradeoff", "export", "report", "check", "audit", "extract",
-            "demo")
+COMMANDS = (
+    "app", "params", "count", "coverage", "measure", "tradeoff", "export", "report", "check", "audit",
+    "extract", "demo",
+)
 """Modules of this package, in the order ``--help`` lists them; each has ``register(app)``."""
 
 app = typer.Typer(

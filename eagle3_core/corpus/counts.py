@@ -144,7 +144,8 @@ def read_counts(path: str | Path) -> TokenCounts:
     """Read a counts file. Raises Eagle3Error naming the file and the field when it is not one."""
     path = Path(path)
     if not path.is_file():
-        raise Eagle3Error("no such file", where=path, expected="a *.counts.parquet made by eagle3 count")
+        raise Eagle3Error("is a folder" if path.is_dir() else "no such file", where=path,
+                          expected="a *.counts.parquet made by eagle3 count")
     try:
         metadata = pl.read_parquet_metadata(path)
         frame = pl.read_parquet(path)
