@@ -43,4 +43,4 @@ types: $(TEST)
 	$(BIN)/pyright
 
 screenshots: $(TEST) browser
-	$(BIN)/python -m tests.apps.screenshots docs
+	$(BIN)/python -m tests.apps.screenshots .readme

@@ -1,6 +1,6 @@
 """The README's pictures, from the real app in a real browser.
 
-    python -m tests.apps.screenshots docs
+    python -m tests.apps.screenshots .readme
 """
 
 from __future__ import annotations
@@ -47,4 +47,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else ".readme"))
