@@ -199,6 +199,10 @@ def options_tab(screen: Screen, size: int) -> Any:
     return mo.Html(page)
 
 
+def _small_share(value: float) -> str:
+    return f"{value:.5%}" if value else "0"
+
+
 def left_out_tab(screen: Screen, size: int) -> Any:
     if screen.inputs.stand_in:
         return notice("info", "The counts are another tokenizer's, so the target's left-out tokens are not known.")
@@ -214,7 +218,7 @@ def left_out_tab(screen: Screen, size: int) -> Any:
             frame, selection=None, page_size=15, show_column_summaries=False, show_data_types=False,
             show_download=True, format_mapping={
                 "count": "{:,.0f}", "rank": "{:,.0f}", "token id": "{:.0f}",
-                **{name: "{:.5%}" for name in frame.columns if name.startswith("of ")}},
+                **{name: _small_share for name in frame.columns if name.startswith("of ")}},
         ),
     ])
 

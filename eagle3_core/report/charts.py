@@ -48,7 +48,7 @@ THEMES = {
 
 def axis_ticks(low: int, high: int) -> list[int]:
     """1k, 4k, 16k, 32,000, 64k and V, as far as they fit without touching."""
-    ticks = [t for t in (1_024, 4_096, 16_384, 65_536) if low <= t < high / 2.4]
+    ticks = [t for t in (1_024, 4_096, 16_384, 65_536) if low <= t < high / 3]
     return [*ticks, high]
 
 
