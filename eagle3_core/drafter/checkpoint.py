@@ -67,7 +67,7 @@ def read_drafter(
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
         raise Eagle3Error("is not a drafter's config", where=folder / "config.json", found=type(config).__name__)
-    state = {_renamed(key): value for key, value in read_state(folder).items()}
+    state = {canonical_key(key): value for key, value in read_state(folder).items()}
     state = {k: v for k, v in state.items() if not k.endswith(_IGNORED)}
     if "fc.weight" not in state:
         raise Eagle3Error("has no tensor fc.weight", where=folder, found=", ".join(sorted(state)[:6]),
@@ -101,7 +101,8 @@ def read_drafter(
                          tuple(notes))
 
 
-def _renamed(key: str) -> str:
+def canonical_key(key: str) -> str:
+    """EAGLE's name of a drafter's tensor, whichever project wrote it."""
     key = key.removeprefix("module.").removeprefix("model.")
     for prefix in ("layers.0.", "eagle_module.layers.0."):
         if key.startswith(prefix):
