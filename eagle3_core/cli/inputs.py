@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from eagle3_core.acceptance.model import resolve_acceptance
-from eagle3_core.corpus.counts import TokenCounts, read_counts
-from eagle3_core.cost.hardware import resolve_latency
-from eagle3_core.cost.profile import LatencyProfile
-from eagle3_core.decide.record import Decision, read_decision
-from eagle3_core.decide.restore import restore_inputs
-from eagle3_core.decide.tradeoff import TradeoffInputs
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.files import sha256_file
-from eagle3_core.specs.drafter import check_draft_vocab
-from eagle3_core.specs.presets import resolve_target
-from eagle3_core.vocab.ranking import read_forced
+
+if TYPE_CHECKING:
+    # The commands that need none of it start without it.
+    from eagle3_core.corpus.counts import TokenCounts
+    from eagle3_core.decide.record import Decision
+    from eagle3_core.decide.tradeoff import TradeoffInputs
 
 DEFAULT_DEVICE = "h200"
 
@@ -38,6 +34,8 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
 
 def checked_counts(path: Path | None, vocab_size: int, target: str, *, stand_in: bool) -> TokenCounts:
     """Read counts and refuse another tokenizer's unless the user asked for a stand-in."""
+    from eagle3_core.corpus.counts import read_counts
+
     if path is None:
         raise Eagle3Error("--counts is missing", expected="a *.counts.parquet made by eagle3 count")
     counts = read_counts(path)
@@ -56,6 +54,15 @@ def build_inputs(
     force_ids: Path | None = None, pad_from: Path | None = None,
 ) -> TradeoffInputs:
     """Raises Eagle3Error for anything that does not fit together. ``dtype`` None is the profile's, else bfloat16."""
+    from eagle3_core.acceptance.model import resolve_acceptance
+    from eagle3_core.corpus.counts import read_counts
+    from eagle3_core.cost.hardware import resolve_latency
+    from eagle3_core.cost.profile import LatencyProfile
+    from eagle3_core.decide.tradeoff import TradeoffInputs
+    from eagle3_core.specs.drafter import check_draft_vocab
+    from eagle3_core.specs.presets import resolve_target
+    from eagle3_core.vocab.ranking import read_forced
+
     spec = resolve_target(target)
     if locked is not None:
         check_draft_vocab(locked, spec.vocab_size, where="--locked")
@@ -76,6 +83,8 @@ def file_hashes(
     counts: Path | None, latency: str | None, acceptance: str | None, pad_from: Path | None = None
 ) -> dict[str, str]:
     """SHA-256 of the artifact files that were given, for the decision record."""
+    from eagle3_core.files import sha256_file
+
     named = {"counts": counts, "latency": latency, "acceptance": acceptance, "pad_from": pad_from}
     return {name: sha256_file(Path(p)) for name, p in named.items() if p is not None and Path(p).is_file()}
 
@@ -87,6 +96,12 @@ def recorded_inputs(
 
     Raises Eagle3Error when a file given is not the one that was decided on.
     """
+    from eagle3_core.acceptance.model import resolve_acceptance
+    from eagle3_core.corpus.counts import read_counts
+    from eagle3_core.cost.hardware import resolve_latency
+    from eagle3_core.decide.record import read_decision
+    from eagle3_core.decide.restore import restore_inputs
+
     record = read_decision(path)
     known = {item.sha256 for item in record.inputs}
     for name, found in file_hashes(counts, latency, acceptance).items():
