@@ -211,7 +211,12 @@ def _mapping_beside(folder: Path, header: Header | None) -> MappingFacts | None:
     if header is not None and (found := _mapping_in(header)) is not None:
         return found
     for pattern in _BESIDE:
-        for file in sorted(folder.glob(pattern)):
+        found = sorted(folder.glob(pattern))
+        if len(found) > 1:
+            # speculators and SpecForge keep a map of every size they were asked for; a leftover is easily taken.
+            raise Eagle3Error("holds several mappings", where=folder, found=", ".join(p.name for p in found[:4]),
+                              fix="name one of them")
+        for file in found:
             inside(file.parent, file.name)
             return _npy(file) if file.suffix == ".npy" else _mapping_in(read_header(file))
     return None
