@@ -19,7 +19,16 @@ import marimo as mo
 
 from eagle3_core.app.pages import view_markup
 from eagle3_core.app.screen import Screen, chart_json, row_of, screen_of, usable
-from eagle3_core.app.sources import MAX_UPLOAD, Catalogue, add_upload, catalogue, get_counts, get_latency, get_target
+from eagle3_core.app.sources import (
+    MAX_UPLOAD,
+    Catalogue,
+    add_upload,
+    catalogue,
+    get_counts,
+    get_decision,
+    get_latency,
+    get_target,
+)
 from eagle3_core.app.state import AppState, parse_query
 from eagle3_core.app.widget import SERVED, Explorer, explorer
 from eagle3_core.cost.hardware import Gpu
@@ -104,9 +113,9 @@ def receive(files: Sequence[Any], c: Catalogue, state: AppState) -> tuple[Catalo
     return c, state, ("info", f"Loaded: {', '.join(taken)}.")
 
 
-def _state_of_decision(path: str, state: AppState, c: Catalogue) -> AppState:
+def _state_of_decision(name: str, state: AppState, c: Catalogue) -> AppState:
     """Restore what a decision says of its setting; sources that are not loaded stay as they are."""
-    decision = read_decision(path)
+    decision = get_decision(name)
     s = decision.setting
     values: dict[str, Any] = {
         "k": s.k, "draft_tp": s.draft_tp, "target_tp": s.target_tp, "batch": s.batch, "dtype": s.dtype,

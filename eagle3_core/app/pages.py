@@ -4,6 +4,20 @@ A notebook page takes seconds to start. Until then the page shows the explorer
 itself, made on the server for the state in the address and already moving under
 the hand; the live notebook takes the same element over. Everything that comes
 from files or links is escaped here.
+
+Adding a page takes one marimo file in ``apps/`` and its line in ``PAGES``: it is
+then served under its clean path, with the navigation above it, the same rules of
+access and the same caches. Its link appears only where the file is there. Such a
+page starts with ``marimo.App(width="full", css_file="choose_vocab.css")`` and a
+setup cell that imports from ``eagle3_core``; classes of ``explorer.css`` work
+inside an element of class ``e3``.
+
+A page hands things to the main app by a link to ``/choose/`` with the fields of
+``state.AppState`` as its query, made by ``state.to_query``. An inherited drafter
+comes as ``baseline``: its D in digits, or the name that ``sources.add_mapping``
+returns for its mapping, whose coverage is then measured on whatever counts are
+shown. ``locked`` is the D that fine-tuning keeps. Counts and profiles that a page
+made are handed on by ``sources.add_upload``.
 """
 
 from __future__ import annotations

@@ -16,16 +16,21 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from eagle3_core.acceptance.model import AcceptanceSource, acceptance_from_record, assumed_alpha
 from eagle3_core.acceptance.record import read_acceptance
 from eagle3_core.corpus.counts import TokenCounts, read_counts
 from eagle3_core.cost.hardware import Gpu, devices
 from eagle3_core.cost.profile import LatencyProfile, read_profile
-from eagle3_core.decide.record import read_decision
+from eagle3_core.decide.record import Decision, read_decision
 from eagle3_core.errors import Eagle3Error, suggest
+from eagle3_core.files import canonical_json, read_json
 from eagle3_core.resources import samples_folder
+from eagle3_core.specs.drafter import MIN_DRAFT_VOCAB
 from eagle3_core.specs.presets import presets
 from eagle3_core.specs.target import TargetSpec, target_from_config
+from eagle3_core.vocab.mapping import VocabMapping
 
 SUFFIXES = {"counts": ".counts.parquet", "latency": ".latency.json", "acceptance": ".acceptance.json"}
 MAX_UPLOAD = 200 << 20
@@ -79,10 +84,7 @@ def add_upload(current: Catalogue, name: str, content: bytes) -> tuple[Catalogue
     if len(content) > MAX_UPLOAD:
         raise Eagle3Error("is too large", where=base, found=f"{len(content):,} bytes",
                           expected=f"at most {MAX_UPLOAD:,}")
-    digest = hashlib.sha256(content).hexdigest()
-    stored = _upload_folder() / f"{digest[:24]}{_suffix(base)}"
-    if not stored.exists():
-        stored.write_bytes(content)
+    stored, digest = _store(content, _suffix(base))
     try:
         kind = _kind_of(base, stored)
     except Eagle3Error as error:
@@ -93,13 +95,66 @@ def add_upload(current: Catalogue, name: str, content: bytes) -> tuple[Catalogue
     label = base
     for suffix in (*SUFFIXES.values(), ".json", ".parquet"):
         label = label.removesuffix(suffix)
-    label = "".join(ch if ch.isprintable() else "_" for ch in label)[:60] or "upload"
-    if kind == "decision":
-        return current, kind, str(stored)
     # The hash makes the name one that a link can carry and nobody can guess.
-    label = f"{label}~{digest[:12]}"
+    label = f"{_shown(label)}~{digest[:12]}"
     _UPLOADS[kind, label] = stored
+    if kind == "decision":
+        return current, kind, label
     return replace(current, **{kind: {**getattr(current, kind), label: stored}}), kind, label
+
+
+def _store(content: bytes, suffix: str) -> tuple[Path, str]:
+    """The file in the folder of uploads, and its SHA-256."""
+    digest = hashlib.sha256(content).hexdigest()
+    stored = _upload_folder() / f"{digest[:24]}{suffix}"
+    if not stored.exists():
+        stored.write_bytes(content)
+    return stored, digest
+
+
+def _shown(name: str) -> str:
+    """A name as the page may show it."""
+    return "".join(ch if ch.isprintable() and ch != "~" else "_" for ch in name)[:60] or "upload"
+
+
+def add_mapping(name: str, mapping: VocabMapping) -> str:
+    """Keep an inherited mapping for all windows; the returned name goes into a link as ``baseline=``."""
+    text = canonical_json({"vocab_size": mapping.vocab_size, "target_ids": mapping.target_ids.tolist()})
+    stored, digest = _store(text.encode(), ".json")
+    label = f"{_shown(name)}~{digest[:12]}"
+    _UPLOADS["baseline", label] = stored
+    return label
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """What is inherited. ``mapping`` None: only its size is known."""
+
+    size: int
+    name: str
+    mapping: VocabMapping | None = None
+
+
+def get_baseline(name: str, vocab_size: int) -> Baseline:
+    """From a D in digits or a name of ``add_mapping``. Raises Eagle3Error when it cannot belong to the target."""
+    if name.isascii() and name.isdigit():
+        size = int(name[:12])
+        if not min(MIN_DRAFT_VOCAB, vocab_size) <= size <= vocab_size:
+            raise Eagle3Error("an inherited size cannot belong to this target", found=f"{size:,}",
+                              expected=f"at most V = {vocab_size:,}")
+        return Baseline(size, "")
+    path = _lookup("baseline", {}, name)
+    mapping = _mapping(path)
+    if mapping.vocab_size != vocab_size:
+        raise Eagle3Error("the inherited mapping is of another target", found=f"V = {mapping.vocab_size:,}",
+                          expected=f"V = {vocab_size:,}")
+    return Baseline(mapping.draft_vocab_size, name.partition("~")[0], mapping)
+
+
+@functools.lru_cache(maxsize=16)
+def _mapping(path: Path) -> VocabMapping:
+    value = read_json(path)
+    return VocabMapping(np.array(value["target_ids"], dtype=np.int64), value["vocab_size"])
 
 
 _UPLOADS: dict[tuple[str, str], Path] = {}
@@ -123,8 +178,6 @@ def _kind_of(name: str, stored: Path) -> str:
         read_counts(stored)
         return "counts"
     if name.endswith(".json"):
-        from eagle3_core.files import read_json
-
         value = read_json(stored)
         keys = set(value) if isinstance(value, dict) else set()
         if "bandwidth_gbps" in keys:
@@ -152,7 +205,8 @@ def _profile(path: Path, stamp: float) -> LatencyProfile:
     return read_profile(path)
 
 
-_WORDS = {"counts": "token counts", "latency": "latency profile", "acceptance": "acceptance", "targets": "target"}
+_WORDS = {"counts": "token counts", "latency": "latency profile", "acceptance": "acceptance", "targets": "target",
+          "baseline": "inherited mapping", "decision": "decision"}
 
 
 def _lookup(kind: str, names: dict[str, Path], name: str) -> Path:
@@ -174,6 +228,15 @@ def find(kind: str, c: Catalogue, name: str) -> Path | None:
 def get_counts(c: Catalogue, name: str) -> TokenCounts:
     path = _lookup("counts", c.counts, name)
     return _counts(path, path.stat().st_mtime)
+
+
+def get_decision(name: str) -> Decision:
+    return _decision(_lookup("decision", {}, name))
+
+
+@functools.lru_cache(maxsize=16)
+def _decision(path: Path) -> Decision:
+    return read_decision(path)
 
 
 def get_latency(c: Catalogue, name: str) -> LatencyProfile | Gpu:

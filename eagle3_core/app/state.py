@@ -40,11 +40,18 @@ class AppState:
     """The target's own tokens/s, where known."""
     locked: int | None = None
     """D of the checkpoint that fine-tuning starts from."""
+    baseline: str = ""
+    """What is inherited: a D in digits, or the name of a mapping (``sources.add_mapping``)."""
+    vs: int | None = None
+    """The size that is compared with; None is the baseline."""
+    decision: str = ""
+    """Name of an opened decision."""
     d: int | None = None
     """The chosen size."""
 
     def without_size(self) -> AppState:
-        return dataclasses.replace(self, d=None)
+        """What is computed anew when it changes: all but the sizes that move in the page."""
+        return dataclasses.replace(self, d=None, vs=None)
 
 
 EXAMPLES: dict[str, AppState] = {
@@ -102,7 +109,8 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "target": _name, "counts": _name, "latency": _name, "acceptance": _name, "alpha": _real(0, 1), "k": _whole(1, 16),
     "draft_tp": _whole(1, 64), "target_tp": _whole(1, 64), "batch": _whole(1, 1024), "dtype": _one_of(*DTYPE_BYTES),
     "engine": _one_of(*ENGINES), "ranking": _one_of(*RANKINGS), "decode_tps": _real(0.01, 1e6),
-    "locked": _whole(1, 1 << 24), "d": _whole(1, 1 << 24),
+    "locked": _whole(1, 1 << 24), "baseline": _name, "vs": _whole(1, 1 << 24), "decision": _name,
+    "d": _whole(1, 1 << 24),
 }
 
 
@@ -130,5 +138,5 @@ def to_query(state: AppState) -> str:
     for field in fields(AppState):
         value = getattr(state, field.name)
         if value is not None and value != getattr(default, field.name):
-            pairs.append((field.name, f"{value:g}" if isinstance(value, float) else str(value)))
+            pairs.append((field.name, f"{value:.15g}" if isinstance(value, float) else str(value)))
     return urlencode(pairs)

@@ -133,16 +133,21 @@ def target_timing(inputs: TradeoffInputs) -> TargetTimes:
     return TargetTimes(decode, verify, "assumed" if both else weakest("assumed", modelled.evidence))
 
 
-def tradeoff(inputs: TradeoffInputs, sizes: Sequence[int] | None = None) -> pl.DataFrame:
+def tradeoff(
+    inputs: TradeoffInputs, sizes: Sequence[int] | None = None, *, coverage: Mapping[str, object] | None = None
+) -> pl.DataFrame:
     """One row per size (default: the slider's grid).
 
     The columns are ``coverage_table``'s, ``step_latency``'s and those of
     ``COLUMNS``; every group has its ``*_evidence``. Acceptance at a size needs
     the coverage at the reference size, so a single row costs the same as a few.
+    ``coverage`` takes the place of the ranking's, by column: a given mapping instead of the best (``inherited.py``).
     """
     target = inputs.target
     sizes = size_grid(target.vocab_size) if sizes is None else check_sizes(sizes, target.vocab_size)
     table = _coverage(inputs, sizes).with_columns(*_parameters(inputs, sizes))
+    if coverage is not None:
+        table = table.with_columns(pl.lit(value).alias(name) for name, value in coverage.items())
     drafter = drafter_for(target)
     latency = step_latency(inputs.latency, drafter, sizes, batch=inputs.batch, dtype=inputs.dtype,
                            draft_tp=inputs.draft_tp, engine=inputs.engine, context=inputs.context)
