@@ -26,6 +26,9 @@ def register(app: typer.Typer) -> None:
         consumers: options.For = "all",
         out: options.Out = None,
         k: options.K = 5,
+        topk: options.Topk = 1,
+        draft_tokens: options.DraftTokens = None,
+        mix: options.Mix = None,
         draft_tp: options.DraftTP = 1,
         target_tp: options.TargetTP = 1,
         batch: options.Batch = 1,
@@ -41,6 +44,8 @@ def register(app: typer.Typer) -> None:
         verify_ms: options.VerifyMs = None,
         locked: options.Locked = None,
         stand_in: options.StandIn = False,
+        max_head_gb: options.MaxHeadGb = None,
+        min_worst: options.MinWorst = None,
         created: str | None = typer.Option(None, "--created", help="Time stamp to record; default now."),
         decided_by: str = typer.Option("", "--decided-by", help="Who decides, for the record."),
         force: options.Force = False,
@@ -73,6 +78,7 @@ def register(app: typer.Typer) -> None:
                 dtype=dtype, engine=engine, context=context, ranking=ranking, weights=weights, force=not no_force,
                 decode_ms=decode_ms, verify_ms=verify_ms, locked=locked, stand_in=stand_in, force_ids=force_ids,
                 pad_from=pad_from,
+                topk=topk, draft_tokens=draft_tokens, mix=mix, max_head_gb=max_head_gb, min_worst=min_worst,
             )
             chosen = size or locked or recommended_for(inputs)[1].size
             stamp = created or datetime.now(UTC).isoformat(timespec="seconds")

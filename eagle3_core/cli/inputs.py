@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DEFAULT_DEVICE = "h200"
 
 
-def parse_weights(text: str | None) -> dict[str, float] | None:
+def parse_weights(text: str | None, option: str = "--weights") -> dict[str, float] | None:
     """``code=2,zh=1`` -> weights. Raises Eagle3Error naming the bad part."""
     if text is None:
         return None
@@ -28,7 +28,7 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
         except ValueError:
             found = ""
         if not found:
-            raise Eagle3Error("--weights", found=repr(part), expected="NAME=NUMBER, comma separated")
+            raise Eagle3Error(option, found=repr(part), expected="NAME=NUMBER, comma separated")
     return out
 
 
@@ -51,7 +51,8 @@ def build_inputs(
     target_tp: int = 1, batch: int = 1, dtype: str | None = None, engine: str = "sglang", context: int = 1024,
     ranking: str = "pooled", weights: str | None = None, force: bool = True, decode_ms: float | None = None,
     verify_ms: float | None = None, locked: int | None = None, stand_in: bool = False,
-    force_ids: Path | None = None, pad_from: Path | None = None,
+    force_ids: Path | None = None, pad_from: Path | None = None, topk: int = 1, draft_tokens: int | None = None,
+    mix: str | None = None, max_head_gb: float | None = None, min_worst: float | None = None,
 ) -> TradeoffInputs:
     """Raises Eagle3Error for anything that does not fit together. ``dtype`` None is the profile's, else bfloat16."""
     from eagle3_core.acceptance.model import resolve_acceptance
@@ -75,7 +76,9 @@ def build_inputs(
         pad_from=read_counts(pad_from) if pad_from else None, latency=source,
         acceptance=resolve_acceptance(acceptance), strategy=ranking, force=force, weights=parse_weights(weights), k=k,
         draft_tp=draft_tp, target_tp=target_tp, batch=batch, dtype=dtype, engine=engine, context=context,
-        decode_ms=decode_ms, verify_ms=verify_ms, locked_size=locked,
+        decode_ms=decode_ms, verify_ms=verify_ms, locked_size=locked, topk=topk, draft_tokens=draft_tokens,
+        mix=parse_weights(mix, "--mix"), min_worst_coverage=min_worst,
+        max_lm_head_bytes=None if max_head_gb is None else int(max_head_gb * 1e9),
     )
 
 

@@ -38,3 +38,11 @@ DecodeMs = Annotated[float | None, typer.Option("--decode-ms", help="The target'
 VerifyMs = Annotated[float | None, typer.Option("--verify-ms", help="The target's verify pass over K + 1 tokens, ms.")]
 Locked = Annotated[int | None, typer.Option("--locked", help="Fine-tuning from a checkpoint of this D.")]
 StandIn = Annotated[bool, typer.Option("--stand-in", help="Accept another tokenizer's counts, marked modelled.")]
+Topk = Annotated[int, typer.Option("--topk", min=1, help="Candidates a node of the draft tree; 1 is a chain.")]
+DraftTokens = Annotated[int | None, typer.Option(
+    "--draft-tokens", help="Tokens verified a round, the last known one included. Default: K + 1.")]
+Mix = Annotated[str | None, typer.Option(
+    "--mix", help="Share of served tokens by domain, combined harmonically: code=0.7,zh=0.3.")]
+MaxHeadGb = Annotated[float | None, typer.Option("--max-head-gb", help="Largest lm_head, GB (1e9 bytes).")]
+MinWorst = Annotated[float | None, typer.Option(
+    "--min-worst", min=0, max=1, help="Smallest held-out coverage of the worst domain, as a share.")]

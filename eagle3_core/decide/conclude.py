@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import polars as pl
@@ -12,6 +12,8 @@ import polars as pl
 from eagle3_core import __version__
 from eagle3_core.acceptance.model import per_position
 from eagle3_core.cost.hardware import Gpu
+from eagle3_core.decide.confidence import confidence, confidence_text
+from eagle3_core.decide.questions import answers, answers_text
 from eagle3_core.decide.recommend import Constraints, Recommendation, recommend, verdict
 from eagle3_core.decide.record import (
     Assumption,
@@ -33,8 +35,9 @@ from eagle3_core.vocab.ranking import Ranking, rank
 
 
 def constraints_of(inputs: TradeoffInputs) -> Constraints:
-    """What the setting itself demands: no padded rows, and the checkpoint's size where it is locked."""
-    return Constraints(multiple_of=64 * inputs.draft_tp if inputs.draft_tp > 1 else 64, locked_size=inputs.locked_size)
+    """What the setting demands: no padded rows, the user's limits, the checkpoint's size where it is locked."""
+    return Constraints(max_lm_head_bytes=inputs.max_lm_head_bytes, min_worst_coverage=inputs.min_worst_coverage,
+                       multiple_of=64 * inputs.draft_tp, locked_size=inputs.locked_size)
 
 
 def option_sizes(inputs: TradeoffInputs, size: int, recommended: int) -> tuple[int, ...]:
@@ -46,11 +49,11 @@ def option_sizes(inputs: TradeoffInputs, size: int, recommended: int) -> tuple[i
     return tuple(sorted(wanted))
 
 
-def full_table(inputs: TradeoffInputs, size: int) -> pl.DataFrame:
-    """The slider's grid and the chosen size."""
+def full_table(inputs: TradeoffInputs, size: int, *, also: Iterable[int] = ()) -> pl.DataFrame:
+    """The slider's grid, the chosen size and those of ``also``."""
     check_draft_vocab(size, inputs.target.vocab_size)
     locked = {inputs.locked_size} if inputs.locked_size else set()
-    return tradeoff(inputs, sorted({*size_grid(inputs.target.vocab_size), size, *locked}))
+    return tradeoff(inputs, sorted({*size_grid(inputs.target.vocab_size), size, *locked, *also}))
 
 
 def ranking_of(inputs: TradeoffInputs) -> Ranking:
@@ -82,12 +85,15 @@ def decide(
             target=target.name, hidden_size=target.hidden_size, vocab_size=target.vocab_size,
             tokenizer_sha256=inputs.counts.meta.tokenizer_sha256, from_scratch=inputs.locked_size is None,
             k=inputs.k, draft_tp=inputs.draft_tp, target_tp=inputs.target_tp, batch=inputs.batch, dtype=inputs.dtype,
-            engine=inputs.engine, context=inputs.context,
+            engine=inputs.engine, context=inputs.context, topk=inputs.topk, draft_tokens=inputs.draft_tokens,
         ),
         choice=Choice(
             draft_vocab=size, reason=chosen_reason, recommended=recommendation.size,
             equivalent_low=recommendation.low_size, equivalent_high=recommendation.high_size,
             verdict=verdict(recommendation, table),
+            confidence=confidence_text(confidence(table, size, k=inputs.k, tolerance=inputs.tolerance),
+                                       inputs.tolerance),
+            answers=answers_text(answers(inputs, table)),
         ),
         token_set=tokens,
         inputs=evidence_of(inputs, hashes or {}),

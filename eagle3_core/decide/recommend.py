@@ -61,13 +61,12 @@ def recommend(
     # Equivalent sizes must hang together around the best one; a second hill is another choice.
     sizes = allowed["draft_vocab"].to_list()
     near_set = set(near["draft_vocab"].to_list())
-    at = low = high = sizes.index(best["draft_vocab"])
+    low = high = sizes.index(best["draft_vocab"])
     while low > 0 and sizes[low - 1] in near_set:
         low -= 1
     while high + 1 < len(sizes) and sizes[high + 1] in near_set:
         high += 1
     chosen = allowed.row(low, named=True)
-    del at
     by_size = {row["draft_vocab"]: row for row in table.iter_rows(named=True)}
     inherited = by_size.get(INHERITED)
     large = table.filter(pl.col("draft_vocab") >= min(HARDLY_FROM, vocab))

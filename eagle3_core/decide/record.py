@@ -26,6 +26,10 @@ from eagle3_core.vocab.mapping import VocabMapping, mapping_from_ids
 SCHEMA_VERSION = 1
 Metric = Literal["coverage", "worst_coverage", "alpha", "tau", "step_ms"]
 Direction = Literal["below", "above"]
+METRIC_NAMES: dict[str, str] = {
+    "coverage": "coverage of live tokens", "worst_coverage": "coverage of the worst domain",
+    "alpha": "acceptance alpha of the first draft", "tau": "acceptance length tau", "step_ms": "draft step",
+}
 
 
 class _Record(BaseModel):
@@ -48,6 +52,9 @@ class Setting(_Record):
     dtype: str
     engine: str
     context: int
+    topk: int = 1
+    """Candidates a node of the draft tree; 1 is a chain."""
+    draft_tokens: int | None = None
 
 
 class Sources(_Record):
@@ -71,6 +78,10 @@ class Sources(_Record):
     extra_forced: tuple[int, ...] = ()
     """Ids the user forced in as well."""
     weights: dict[str, float] | None
+    mix: dict[str, float] | None = None
+    """Share of served tokens by domain, where tau is their harmonic mean."""
+    max_lm_head_bytes: int | None = None
+    min_worst_coverage: float | None = None
     locked_size: int | None
 
 
@@ -97,6 +108,12 @@ class Tripwire(_Record):
     value: float
     reason: str
 
+    @property
+    def condition(self) -> str:
+        """``coverage of live tokens below 92.7 %``."""
+        value = f"{self.value:.1%}" if "coverage" in self.metric else f"{self.value:.4g}"
+        return f"{METRIC_NAMES[self.metric]} {self.direction} {value}" + (" ms" if self.metric == "step_ms" else "")
+
     def tripped(self, found: float) -> bool:
         return found < self.value if self.direction == "below" else found > self.value
 
@@ -108,6 +125,10 @@ class Choice(_Record):
     equivalent_low: int
     equivalent_high: int
     verdict: str
+    confidence: str = ""
+    """How often the size stays the best over what is not known, in a sentence."""
+    answers: tuple[str, ...] = ()
+    """The recommendation asked backwards, a sentence each."""
 
 
 class TokenSet(_Record):
@@ -249,7 +270,7 @@ _SHOWN = ("coverage", "worst_coverage", "lm_head_params", "step_ms", "tau", "spe
           "vs_best", "round_ms", "decode_ms")
 
 
-def _cell(value: str) -> str:
+def markdown_cell(value: str) -> str:
     """Text inside a markdown table or line: no line breaks, pipes or markup of its own."""
     out = "".join(ch if ch.isprintable() else " " for ch in value)
     for mark in "\\`*_{}[]<>|#":
@@ -262,16 +283,17 @@ def decision_markdown(decision: Decision) -> str:
     s, c = decision.setting, decision.choice
     origin = "trained from scratch" if s.from_scratch else "fine-tuned, size locked by the checkpoint"
     lines = [
-        f"# Draft vocabulary for {_cell(s.target)}: D = {c.draft_vocab:,}", "",
-        _cell(c.verdict), "",
-        f"- Chosen: {c.draft_vocab:,} of V = {s.vocab_size:,}, {_cell(c.reason)}",
+        f"# Draft vocabulary for {markdown_cell(s.target)}: D = {c.draft_vocab:,}", "",
+        markdown_cell(c.verdict), "",
+        f"- Chosen: {c.draft_vocab:,} of V = {s.vocab_size:,}, {markdown_cell(c.reason)}",
         f"- Equivalent: {c.equivalent_low:,} to {c.equivalent_high:,}",
         f"- Setting: {origin}; K = {s.k}, draft TP {s.draft_tp}, target TP {s.target_tp}, batch {s.batch}, "
         f"{s.dtype}, {s.engine}, context {s.context:,}",
-        f"- Decided: {_cell(decision.created)}" + (f" by {_cell(decision.decided_by)}" if decision.decided_by else ""),
+        f"- Decided: {markdown_cell(decision.created)}" + (f" by {markdown_cell(decision.decided_by)}" if decision.decided_by else ""),
         "- Tokens: none yet, see below" if decision.token_set is None else
         f"- Tokens: {decision.token_set.ranking} ranking, {decision.token_set.forced:,} forced, "
-        f"{decision.token_set.padding:,} padding", "",
+        f"{decision.token_set.padding:,} padding",
+        *(f"- {markdown_cell(line)}" for line in (c.confidence, *c.answers) if line), "",
         "## Options", "",
         "| D | coverage held out | worst domain | lm_head | draft step ms | tau | speedup | vs best |",
         "|---:|---:|---|---:|---:|---:|---|---:|",
@@ -280,20 +302,20 @@ def decision_markdown(decision: Decision) -> str:
         row = decision.row(size)
         mark = " (chosen)" if size == c.draft_vocab else ""
         lines.append(
-            f"| {size:,}{mark} | {row['coverage']:.2%} | {_cell(row['worst_domain'])} {row['worst_coverage']:.1%} "
+            f"| {size:,}{mark} | {row['coverage']:.2%} | {markdown_cell(row['worst_domain'])} {row['worst_coverage']:.1%} "
             f"| {row['lm_head_params'] / 1e6:,.1f}M | {row['step_ms']:.3g} | {row['tau']:.2f} "
             f"| {row['speedup']:.2f}x, {row['speedup_low']:.2f} to {row['speedup_high']:.2f} | {row['vs_best']:+.1%} |")
     lines += ["", "## Evidence", "", "| input | value | how known | source |", "|---|---|---|---|"]
-    lines += [f"| {_cell(i.name)} | {_cell(i.value)} | {i.evidence} | {_cell(i.source)} |" for i in decision.inputs]
+    lines += [f"| {markdown_cell(i.name)} | {markdown_cell(i.value)} | {i.evidence} | {markdown_cell(i.source)} |" for i in decision.inputs]
     lines += ["", "## Assumptions", ""]
-    lines += [f"- {_cell(a.text)} Wrong if: {_cell(a.wrong_if)}" for a in decision.assumptions]
+    lines += [f"- {markdown_cell(a.text)} Wrong if: {markdown_cell(a.wrong_if)}" for a in decision.assumptions]
     lines += ["", "## Look again when", ""]
-    lines += [f"- {t.metric} is {t.direction} {t.value:.4g}: {_cell(t.reason)}" for t in decision.tripwires]
+    lines += [f"- {t.condition}: {markdown_cell(t.reason)}" for t in decision.tripwires]
     lines.append("- the engine, draft or target TP, K, target or tokenizer changes"
                  + ("" if s.from_scratch else ", or the drafter is trained from scratch"))
     if decision.supersedes:
-        lines += ["", "## Replaces", "", f"An earlier decision, sha256 {_cell(decision.supersedes[:16])}...:", ""]
-        lines += [f"- {_cell(change)}" for change in decision.changes] or ["- nothing differs"]
+        lines += ["", "## Replaces", "", f"An earlier decision, sha256 {markdown_cell(decision.supersedes[:16])}...:", ""]
+        lines += [f"- {markdown_cell(change)}" for change in decision.changes] or ["- nothing differs"]
     if decision.gaps:
-        lines += ["", "## Not known", "", *(f"- {_cell(gap)}" for gap in decision.gaps)]
+        lines += ["", "## Not known", "", *(f"- {markdown_cell(gap)}" for gap in decision.gaps)]
     return "\n".join(lines) + "\n"

@@ -31,7 +31,9 @@ def sources_of(inputs: TradeoffInputs) -> Sources:
         acceptance_source=inputs.acceptance.source, decode_ms=inputs.decode_ms, verify_ms=inputs.verify_ms,
         overhead_ms=inputs.overhead_ms, tolerance=inputs.tolerance, ranking=inputs.strategy, force=inputs.force,
         extra_forced=inputs.extra_forced,
-        weights=dict(inputs.weights) if inputs.weights else None, locked_size=inputs.locked_size,
+        weights=dict(inputs.weights) if inputs.weights else None,
+        mix=dict(inputs.mix) if inputs.mix else None, max_lm_head_bytes=inputs.max_lm_head_bytes,
+        min_worst_coverage=inputs.min_worst_coverage, locked_size=inputs.locked_size,
     )
 
 
@@ -77,9 +79,11 @@ def restore_inputs(
     return TradeoffInputs(
         target=target_of(decision), counts=counts, latency=latency, acceptance=acceptance, strategy=source.ranking,
         force=source.force, extra_forced=source.extra_forced, weights=source.weights,
-        k=s.k, draft_tp=s.draft_tp, target_tp=s.target_tp, batch=s.batch,
-        dtype=s.dtype, engine=s.engine, context=s.context, decode_ms=source.decode_ms, verify_ms=source.verify_ms,
+        mix=source.mix, k=s.k, topk=s.topk, draft_tokens=s.draft_tokens, draft_tp=s.draft_tp,
+        target_tp=s.target_tp, batch=s.batch, dtype=s.dtype, engine=s.engine, context=s.context,
+        decode_ms=source.decode_ms, verify_ms=source.verify_ms,
         overhead_ms=source.overhead_ms, locked_size=source.locked_size, tolerance=source.tolerance,
+        max_lm_head_bytes=source.max_lm_head_bytes, min_worst_coverage=source.min_worst_coverage,
     )
 
 

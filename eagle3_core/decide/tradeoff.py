@@ -6,7 +6,7 @@ compute nothing of their own. ``COLUMNS`` says what each figure is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -14,16 +14,17 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from eagle3_core.acceptance.model import AcceptanceSource, acceptance_at
+from eagle3_core.acceptance.model import AcceptanceBand, AcceptanceSource, acceptance_at
 from eagle3_core.corpus.counts import TokenCounts
 from eagle3_core.cost.hardware import Gpu
 from eagle3_core.cost.profile import LatencyProfile
 from eagle3_core.cost.step import step_latency
 from eagle3_core.cost.target_time import TargetTimes, target_times
-from eagle3_core.decide.projection import acceptance_length, break_even_alpha, round_time, speedup
+from eagle3_core.decide.projection import acceptance_length, break_even_alpha, harmonic_mix, round_time, speedup
+from eagle3_core.decide.tree import Tree, tree_length
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.evidence import Evidence, weakest
-from eagle3_core.specs.drafter import drafter_for
+from eagle3_core.specs.drafter import DrafterSpec, drafter_for
 from eagle3_core.specs.parameters import count_parameters, dtype_bytes, training_memory
 from eagle3_core.specs.sizes import check_sizes, size_grid
 from eagle3_core.specs.target import TargetSpec
@@ -87,7 +88,13 @@ class TradeoffInputs:
     pad_from: TokenCounts | None = None
     """Counts that say which unseen ids are likeliest, where D exceeds the ids seen."""
     weights: Mapping[str, float] | None = None
+    mix: Mapping[str, float] | None = None
+    """Share of served tokens by domain; tau is then the harmonic mean of the domains' own."""
     k: int = 5
+    topk: int = 1
+    """Candidates a node of the draft tree; 1 is a chain of ``k``."""
+    draft_tokens: int | None = None
+    """Tokens verified a round, the last known one included; None is K + 1."""
     draft_tp: int = 1
     target_tp: int = 1
     batch: int = 1
@@ -100,6 +107,8 @@ class TradeoffInputs:
     locked_size: int | None = None
     """D of the checkpoint that fine-tuning starts from; None when training from scratch."""
     tolerance: float = 0.01
+    max_lm_head_bytes: int | None = None
+    min_worst_coverage: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("decode_ms", "verify_ms"):
@@ -110,11 +119,29 @@ class TradeoffInputs:
             raise Eagle3Error("K and batch", found=f"{self.k} and {self.batch}", expected="at least 1")
         if not self.overhead_ms >= 0:
             raise Eagle3Error("overhead_ms", found=self.overhead_ms, expected="0 or more")
+        if self.mix is not None:
+            _check_mix(self.mix, self.counts.domains)
+        _ = self.tree
+
+    @property
+    def tree(self) -> Tree:
+        """Raises Eagle3Error for a shape that cannot be drafted."""
+        return Tree(self.topk, self.k, self.draft_tokens or self.k + 1)
 
     @property
     def stand_in(self) -> bool:
         """Another tokenizer's counts are used for this target."""
         return self.counts.vocab_size != self.target.vocab_size
+
+
+def _check_mix(mix: Mapping[str, float], domains: Sequence[str]) -> None:
+    for name, share in mix.items():
+        if name not in domains:
+            raise Eagle3Error("unknown domain in the task mix", found=name, expected=", ".join(domains))
+        if not share >= 0:
+            raise Eagle3Error(f"share of {name} in the task mix", found=share, expected="0 or more")
+    if not sum(mix.values()) > 0:
+        raise Eagle3Error("the task mix is empty", expected="a share above 0")
 
 
 def target_timing(inputs: TradeoffInputs) -> TargetTimes:
@@ -123,8 +150,8 @@ def target_timing(inputs: TradeoffInputs) -> TargetTimes:
     A given decode time without a verify time scales the modelled verify pass by
     the same factor: what the model knows is their ratio.
     """
-    modelled = target_times(inputs.latency, inputs.target, k=inputs.k, batch=inputs.batch, dtype=inputs.dtype,
-                            target_tp=inputs.target_tp, context=inputs.context)
+    modelled = target_times(inputs.latency, inputs.target, k=inputs.tree.draft_tokens - 1, batch=inputs.batch,
+                            dtype=inputs.dtype, target_tp=inputs.target_tp, context=inputs.context)
     if inputs.decode_ms is None and inputs.verify_ms is None:
         return modelled
     decode = modelled.decode_ms if inputs.decode_ms is None else inputs.decode_ms
@@ -149,12 +176,11 @@ def tradeoff(
     if coverage is not None:
         table = table.with_columns(pl.lit(value).alias(name) for name, value in coverage.items())
     drafter = drafter_for(target)
-    latency = step_latency(inputs.latency, drafter, sizes, batch=inputs.batch, dtype=inputs.dtype,
-                           draft_tp=inputs.draft_tp, engine=inputs.engine, context=inputs.context)
+    latency = _latency(inputs, drafter, sizes)
     table = table.hstack(latency.drop("draft_vocab"))
     times = target_timing(inputs)
     band = _acceptance(inputs, sizes, table["coverage"].to_numpy())
-    tau, tau_low, tau_high = (acceptance_length(x) for x in (band.central, band.low, band.high))
+    tau, tau_low, tau_high = _lengths(inputs, sizes, table, band)
     fixed = {"k": inputs.k, "verify_ms": times.verify_ms, "fc_ms": latency["fc_ms"].to_numpy(),
              "overhead_ms": inputs.overhead_ms}
     round_ms = round_time(latency["step_ms"].to_numpy(), **fixed)
@@ -178,13 +204,56 @@ def tradeoff(
         pl.Series("speedup_low", speedup(tau_low, slow, times.decode_ms)),
         pl.Series("speedup_high", speedup(tau_high, fast, times.decode_ms)),
         pl.Series("tokens_per_s", central / times.decode_ms * 1e3),
-        pl.Series("break_even_alpha", break_even_alpha(round_ms, times.decode_ms, inputs.k)),
+        pl.Series("break_even_alpha", break_even_alpha(round_ms, times.decode_ms, inputs.k, length_of(inputs))),
         pl.Series("speedup_evidence", marks),
         pl.Series("vs_best", central / central.max() - 1),
     )
 
 
-def _acceptance(inputs: TradeoffInputs, sizes: Sequence[int], coverage: np.ndarray):
+def _latency(inputs: TradeoffInputs, drafter: DrafterSpec, sizes: Sequence[int]) -> pl.DataFrame:
+    """``step_latency``; in a tree every step after the first runs ``topk`` tokens a sequence: the mean is shown."""
+    options = {"dtype": inputs.dtype, "draft_tp": inputs.draft_tp, "engine": inputs.engine, "context": inputs.context}
+    first = step_latency(inputs.latency, drafter, sizes, batch=inputs.batch, **options)
+    if inputs.topk == 1 or inputs.k == 1:
+        return first
+    later = step_latency(inputs.latency, drafter, sizes, batch=inputs.batch * inputs.topk, **options)
+    each = [name for name in first.columns if name.endswith("_ms") and name != "fc_ms"]
+    return first.with_columns(
+        *((first[name] + (inputs.k - 1) * later[name]) / inputs.k for name in each),
+        later["latency_evidence"], first["interpolated"] | later["interpolated"],
+    )
+
+
+def length_of(inputs: TradeoffInputs) -> Callable[[np.ndarray], np.ndarray]:
+    """alpha [..., K] -> tau of the chain or tree that is drafted."""
+    if inputs.topk == 1:
+        return acceptance_length
+    return lambda alpha: tree_length(alpha, inputs.tree)
+
+
+def _lengths(
+    inputs: TradeoffInputs, sizes: Sequence[int], table: pl.DataFrame, band: AcceptanceBand
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """tau central, low and high, [sizes] each; over a task mix the harmonic mean of the domains'."""
+    length = length_of(inputs)
+    if not inputs.mix:
+        return length(band.central), length(band.low), length(band.high)
+    shares = {name: share for name, share in inputs.mix.items() if share > 0}
+    by_domain = []
+    for name in shares:
+        own = _acceptance(inputs, sizes, table[f"coverage:{name}"].to_numpy(), column=f"coverage:{name}")
+        by_domain.append((length(own.central), length(own.low), length(own.high)))
+    weights = list(shares.values())
+    central, low, high = (
+        np.array([harmonic_mix([row[i] for row in rows], weights) for i in range(len(sizes))])
+        for rows in zip(*by_domain, strict=True)
+    )
+    return central, low, high
+
+
+def _acceptance(
+    inputs: TradeoffInputs, sizes: Sequence[int], coverage: np.ndarray, column: str = "coverage"
+) -> AcceptanceBand:
     """The band at ``sizes``; the reference size joins them so that its coverage is exact."""
     vocab = inputs.target.vocab_size
     reference = inputs.acceptance.reference_size
@@ -194,7 +263,7 @@ def _acceptance(inputs: TradeoffInputs, sizes: Sequence[int], coverage: np.ndarr
     keep = np.searchsorted(extended, list(sizes))
     wide = np.empty(len(extended))
     wide[keep] = coverage
-    wide[extended.index(reference)] = _coverage(inputs, (reference,))["coverage"][0]
+    wide[extended.index(reference)] = _coverage(inputs, (reference,))[column][0]
     band = acceptance_at(inputs.acceptance, extended, wide, inputs.k, vocab_size=vocab)
     return type(band)(band.low[keep], band.central[keep], band.high[keep], tuple(band.evidence[i] for i in keep))
 
