@@ -27,6 +27,8 @@ from eagle3_core.evidence import Evidence, weakest
 
 ELASTICITY = 0.7
 DEFAULT_ALPHA = 0.8
+DEPTH_ODDS = 0.865
+"""Odds of acceptance at a position over those at the one before: SpecBundle's chains of 3, 5 and 7, ten targets."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,30 @@ def resolve_acceptance(text: str | None) -> AcceptanceSource:
     return acceptance_from_record(read_acceptance(text))
 
 
-def per_position(alpha: Sequence[float], k: int) -> np.ndarray:
-    """alpha_1..alpha_K, [K]; beyond the last known position it stays."""
+def per_position(alpha: Sequence[float], k: int, *, decay: float = 1.0) -> np.ndarray:
+    """alpha_1..alpha_K, [K]; beyond the last known position its odds fall by ``decay`` a position."""
     known = np.asarray(alpha, dtype=np.float64)[:k]
-    return np.concatenate([known, np.full(k - len(known), known[-1])])
+    last = min(float(known[-1]), 1 - 1e-12)
+    odds = last / (1 - last) * decay ** np.arange(1, k - len(known) + 1)
+    return np.concatenate([known, np.full(k - len(known), known[-1]) if decay == 1 else odds / (1 + odds)])
+
+
+def alphas_of_length(tau: float, steps: int, k: int | None = None, *, decay: float = DEPTH_ODDS) -> np.ndarray:
+    """alpha_1..alpha_k of a chain that emits ``tau`` tokens a round with ``steps`` drafts.
+
+    A mean length says one number, so a shape must be assumed: the odds of acceptance fall by ``decay``
+    a position. With one alpha at every position chain 3 carried to chains 5 and 7 promises 2.8 % and
+    5.5 % too much over SpecBundle; with this shape 0.1 % too much and 0.4 % too little, 1.5 % in mean
+    absolute error on models left out of the fit. Raises Eagle3Error where no alpha gives ``tau``.
+    """
+    if not 1 <= tau <= steps + 1:
+        raise Eagle3Error("accepted length", found=f"{tau:g}", expected=f"1 to {steps + 1} with {steps} drafts")
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        short = 1 + np.cumprod(per_position([middle], steps, decay=decay)).sum() < tau
+        low, high = (middle, high) if short else (low, middle)
+    return per_position([(low + high) / 2], k or steps, decay=decay)
 
 
 def acceptance_at(
@@ -99,7 +121,8 @@ def acceptance_at(
     """
     at = np.asarray(sizes, dtype=np.float64)
     coverage = np.asarray(coverage, dtype=np.float64)
-    alpha = per_position(source.alpha, k)
+    # What was seen at some positions goes on falling beyond them; one assumed alpha holds at all of them.
+    alpha = per_position(source.alpha, k, decay=DEPTH_ODDS if source.record is not None else 1.0)
     full = max(vocab_size or 0, int(at.max()))
     reference = source.reference_size or full
     reference_coverage = 1.0 if reference >= full else float(np.interp(np.log(reference), np.log(at), coverage))
@@ -124,7 +147,7 @@ def _override(
     x = np.log([point.draft_vocab for point in record.points])
     inside = (np.log(at) >= x[0] - 1e-12) & (np.log(at) <= x[-1] + 1e-12)
     for target, name in ((low, "alpha_low"), (central, "alpha"), (high, "alpha_high")):
-        measured = np.array([per_position(getattr(point, name), k) for point in record.points])
+        measured = np.array([per_position(getattr(point, name), k, decay=DEPTH_ODDS) for point in record.points])
         for position in range(k):
             target[inside, position] = np.interp(np.log(at[inside]), x, measured[:, position])
     for index in np.flatnonzero(inside):
