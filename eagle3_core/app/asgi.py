@@ -27,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from eagle3_core.app import pages
+from eagle3_core.app.inspect_page import ANY_PATH
 from eagle3_core.app.screen import chart_of, first_svg, screen_of
 from eagle3_core.app.sources import catalogue
 from eagle3_core.app.state import EXAMPLES, parse_query
@@ -68,6 +69,8 @@ def create_app(settings: Settings = Settings()) -> AppServer:
         raise Eagle3Error("a token is required off loopback", where=f"--host {settings.host}",
                           fix="pass --token-file, or set EAGLE3_TOKEN")
     os.environ[SERVED] = "1"
+    # Paths of this machine are for those who sit at it.
+    os.environ[ANY_PATH] = "1" if is_loopback(settings.host) and not settings.token else ""
     os.environ.setdefault("MARIMO_SKIP_UPDATE_CHECK", "1")
     import marimo
 

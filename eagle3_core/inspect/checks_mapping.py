@@ -136,10 +136,12 @@ def eos(subject: Subject) -> Iterator[Hit]:
     found = _ids(subject)
     if found is None or not subject.facts.reduced:
         return
-    held = set(found[1].tolist())
-    for token_id, who in sorted(eos_ids(subject).items()):
-        if token_id not in held:
-            yield found[0].source, f"token {token_id:,} ({who}) is not in the draft vocabulary"
+    wanted = eos_ids(subject)
+    missing = [i for i in sorted(wanted) if not (found[1] == i).any()]
+    for who in dict.fromkeys(wanted[i] for i in missing):
+        ids = [f"{i:,}" for i in missing if wanted[i] == who]
+        subject_is = f"token {ids[0]} ({who}) is" if len(ids) == 1 else f"tokens {', '.join(ids)} ({who}) are"
+        yield found[0].source, f"{subject_is} not in the draft vocabulary"
 
 
 def padded(subject: Subject) -> Iterator[Hit]:

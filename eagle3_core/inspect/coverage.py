@@ -84,7 +84,8 @@ def coverage_of(facts: Facts, counts: TokenCounts, *, limit: int = 20) -> Mappin
 
     outside = np.flatnonzero(~inside & (counts.total > 0))
     outside = outside[np.argsort(-counts.total[outside], kind="stable")]
-    forced = counts.ids_with_role(*FORCED_ROLES)
+    # The dearest kinds first: an end of turn, then markup, then bytes.
+    forced = np.concatenate([counts.ids_with_role(role) for role in FORCED_ROLES])
     held = coverage_table(counts, [size], force=False)["coverage"][0] if size < vocab else 1.0
     return MappingCoverage(
         draft_vocab=size, tokens=counts.tokens, coverage=float(counts.total[inside].sum() / counts.tokens),

@@ -20,6 +20,9 @@ from eagle3_core.vocab.mapping import VocabMapping
 
 Kind = Literal["checkpoint", "mapping", "files", "run", "token counts"]
 Standing = Literal["trainable", "frozen", "shared with the target"]
+NAMES = {"specforge": "SpecForge", "eagle": "EAGLE", "modelopt": "ModelOpt", "vllm": "vLLM", "angelslim": "AngelSlim",
+         "sglang-map": "SGLang's token map", "eagle3": "eagle3 train", "speculators": "speculators",
+         "llama.cpp": "llama.cpp"}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from eagle3_core.drafter.checkpoint import canonical_key
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import read_bytes, read_json
-from eagle3_core.inspect.facts import Facts, MappingFacts, Run, Serving
+from eagle3_core.inspect.facts import NAMES, Facts, MappingFacts, Run, Serving
 from eagle3_core.inspect.headers import ARRAY_LIMIT, Header, TensorInfo, find_weights, inside, read_array, read_header
 from eagle3_core.specs.target import TargetSpec
 
@@ -110,7 +110,7 @@ def _of_header(path: Path, header: Header, config: dict[str, Any], has_config: b
     evidence += [f"{key} {header.values[key]}"[:160] for key in _TOLD if isinstance(header.values.get(key), (int, str))]
     if len(header.files) > 1:
         evidence.append(f"{len(header.files)} shards")
-    what = f"an EAGLE-3 drafter in {project}'s layout" if project else "an EAGLE-3 drafter"
+    what = f"an EAGLE-3 drafter in {NAMES[project]}'s layout" if project else "an EAGLE-3 drafter"
     return Facts(str(path), "checkpoint", what, project, header.container, config, has_config, tensors, renamed,
                  _mapping_in(header), evidence=(*evidence, *_config_evidence(config)))
 
@@ -166,8 +166,8 @@ def _mapping_project(name: str) -> str:
 
 
 def _mapping_only(path: Path, mapping: MappingFacts, project: str) -> Facts:
-    return Facts(str(path), "mapping", "a draft-vocabulary mapping" + (f", as {project} writes it" if project else ""),
-                 project, mapping=mapping)
+    written = f", as {NAMES[project]} writes it" if project else ""
+    return Facts(str(path), "mapping", f"a draft-vocabulary mapping{written}", project, mapping=mapping)
 
 
 def _mapping_in(header: Header) -> MappingFacts | None:
@@ -260,12 +260,13 @@ def _run(folder: Path) -> Facts | None:
             continue
         facts = _folder(chosen)
         mapping = facts.mapping or _mapping_beside(folder, None)
-        return replace(facts, kind="run", what=f"a training run of {project}; its newest checkpoint is {chosen.name}",
-                       run=Run(project, names, chosen.name), mapping=mapping, evidence=(*evidence, *facts.evidence),
-                       project=facts.project or project)
+        what = f"a training run of {NAMES[project]}; its newest checkpoint is {chosen.name}"
+        return replace(facts, kind="run", what=what, run=Run(project, names, chosen.name), mapping=mapping,
+                       evidence=(*evidence, *facts.evidence), project=facts.project or project)
     mapping = _mapping_beside(folder, None)
-    return Facts(str(folder), "run", f"a training run of {project} without a checkpoint yet", project, mapping=mapping,
-                 run=Run(project, names, None), evidence=evidence)
+    what = f"a training run of {NAMES[project]} without a checkpoint yet"
+    return Facts(str(folder), "run", what, project, mapping=mapping, run=Run(project, names, None),
+                 evidence=evidence)
 
 
 def _foreign_run(folder: Path) -> tuple[str, list[Path], tuple[str, ...]]:
