@@ -100,7 +100,7 @@ def upload_input(get_catalogue, set_catalogue, set_state, get_state, set_upload_
         set_upload_note(note)
 
     upload = mo.ui.file(kind="area", multiple=True, max_size=nb.MAX_UPLOAD, on_change=_received,
-                        label="Drop counts, latency, acceptance, decision or config.json")
+                        label="Drop counts, latency, acceptance, decision, config or mapping files")
     return (upload,)
 
 
@@ -161,10 +161,10 @@ def tabs():
 
 
 @app.cell
-def tab_content(explorer, explorer_widget, screen, tab):
+def tab_content(explorer, explorer_widget, get_state, screen, tab):
     mo.stop(screen is None)
     _ = explorer  # runs again when its size comes to rest
-    nb.tab_of(tab.value, screen, nb.size_of(explorer_widget, screen))
+    nb.tab_of(tab.value, screen, nb.size_of(explorer_widget, screen), explorer_widget.pin, get_state().decision)
     return
 
 

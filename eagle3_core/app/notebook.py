@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 import marimo as mo
 
+from eagle3_core.app.opened import opened_state, side_by_side
 from eagle3_core.app.pages import view_markup
 from eagle3_core.app.screen import Screen, chart_json, row_of, screen_of, usable
 from eagle3_core.app.sources import (
@@ -25,7 +26,6 @@ from eagle3_core.app.sources import (
     add_upload,
     catalogue,
     get_counts,
-    get_decision,
     get_latency,
     get_target,
 )
@@ -33,11 +33,12 @@ from eagle3_core.app.state import AppState, parse_query
 from eagle3_core.app.widget import SERVED, Explorer, explorer
 from eagle3_core.cost.hardware import Gpu
 from eagle3_core.cost.roofline import ENGINES
-from eagle3_core.decide.conclude import constraints_of, decide, evidence_of, ranking_of
-from eagle3_core.decide.record import read_decision
+from eagle3_core.decide.conclude import constraints_of, decide, evidence_of, full_table, ranking_of
+from eagle3_core.decide.confidence import confidence, confidence_text
+from eagle3_core.decide.questions import answers, answers_text
 from eagle3_core.decide.sensitivity import sensitivity
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.report.html import render_options, web_file
+from eagle3_core.report.html import render_list, render_options, render_table, web_file
 from eagle3_core.specs.parameters import DTYPE_BYTES
 from eagle3_core.vocab.coverage import left_out
 
@@ -95,12 +96,15 @@ def for_latency(name: str, c: Catalogue) -> dict[str, Any]:
 
 def receive(files: Sequence[Any], c: Catalogue, state: AppState) -> tuple[Catalogue, AppState, tuple[str, str]]:
     """Add uploads; a good one is chosen at once, a bad one leaves everything as it was."""
-    taken = []
+    taken: list[str] = []
+    missing: tuple[str, ...] = ()
     for file in files:
         try:
-            c, kind, name = add_upload(c, file.name, file.contents)
+            c, kind, name = add_upload(c, file.name, file.contents, get_target(c, state.target).vocab_size)
             if kind == "decision":
-                state = _state_of_decision(name, state, c)
+                state, missing = opened_state(name, c)
+            elif kind == "baseline":
+                state = dataclasses.replace(state, baseline=name)
             elif kind == "targets":
                 state = dataclasses.replace(state, **for_target(name, dataclasses.replace(state, target=name), c))
             elif kind == "latency":
@@ -110,24 +114,8 @@ def receive(files: Sequence[Any], c: Catalogue, state: AppState) -> tuple[Catalo
         except Eagle3Error as error:
             return c, state, ("warn", str(error))
         taken.append(kind.removesuffix("s") if kind == "targets" else kind)
-    return c, state, ("info", f"Loaded: {', '.join(taken)}.")
-
-
-def _state_of_decision(name: str, state: AppState, c: Catalogue) -> AppState:
-    """Restore what a decision says of its setting; sources that are not loaded stay as they are."""
-    decision = get_decision(name)
-    s = decision.setting
-    values: dict[str, Any] = {
-        "k": s.k, "draft_tp": s.draft_tp, "target_tp": s.target_tp, "batch": s.batch, "dtype": s.dtype,
-        "engine": s.engine, "d": decision.choice.draft_vocab,
-        "locked": None if s.from_scratch else decision.choice.draft_vocab,
-    }
-    if s.target in c.target_names():
-        values = {**for_target(s.target, state, c), **values, "target": s.target}
-    for name in sorted(c.counts):
-        if get_counts(c, name).meta.tokenizer_sha256 == s.tokenizer_sha256:
-            values["counts"] = name
-    return dataclasses.replace(state, **values)
+    words = [f"Loaded: {', '.join(taken)}.", *(f"{line[0].upper()}{line[1:]}." for line in missing)]
+    return c, state, ("warn" if missing else "info", " ".join(words))
 
 
 def notice(kind: str, text: str) -> Any:
@@ -153,10 +141,12 @@ def try_screen(state: AppState, c: Catalogue) -> tuple[Screen | None, str | None
         return None, UNEXPECTED
 
 
-def tab_of(name: str, screen: Screen, size: int) -> Any:
+def tab_of(name: str, screen: Screen, size: int, pin: int = 0, decision: str = "") -> Any:
     """A tab's content, or a notice in its place: a fault in one never takes the page down."""
     try:
-        return TABS[name](screen, size)
+        if name == "Options":
+            return options_tab(screen, size, pin)
+        return decision_tab(screen, size, decision) if name == "Decision" else TABS[name](screen, size)
     except Eagle3Error as error:
         return notice("warn", str(error))
     except Exception:
@@ -196,16 +186,20 @@ def size_of(widget: Explorer, screen: Screen) -> int:
     return min(max(size, min(64, vocab)), vocab)
 
 
-def options_tab(screen: Screen, size: int) -> Any:
-    extra = row_of(screen.inputs, screen.payload, size)
-    rows: list[dict[str, Any]] = [*screen.payload["rows"], *([extra] if extra else [])]
+def options_tab(screen: Screen, size: int, pin: int = 0) -> Any:
+    compare = pin if 0 < pin <= screen.payload["vocab"] else None
+    extra = [row_of(screen.inputs, screen.payload, at) for at in {size, compare} if at]
+    rows: list[dict[str, Any]] = [*screen.payload["rows"], *(row for row in extra if row)]
     rows.sort(key=lambda row: row["draft_vocab"])
     payload = screen.payload | {"rows": rows, "size": size}
+    return mo.Html(_styled(render_options(payload, compare=compare)))
+
+
+def _styled(markup: str) -> str:
+    """Markup of the report's templates, which escape everything they are given."""
     # Our server's pages hold the styles already; they would outweigh the table, at every move.
     style = "" if os.environ.get(SERVED) else f"<style>{web_file('explorer.css')}</style>"
-    page = f"{style}<div class='e3'>{render_options(payload)}</div>"
-    # The table is made by the report's template, which escapes everything it is given.
-    return mo.Html(page)
+    return f"{style}<div class='e3'>{markup}</div>"
 
 
 def _small_share(value: float) -> str:
@@ -233,8 +227,12 @@ def left_out_tab(screen: Screen, size: int) -> Any:
 
 
 def sensitivity_tab(screen: Screen, size: int) -> Any:
-    frame = sensitivity(screen.inputs, size, constraints_of(screen.inputs))
+    inputs = screen.inputs
+    frame = sensitivity(inputs, size, constraints_of(inputs))
+    table = full_table(inputs, size)
+    sure = confidence(table, size, k=inputs.k, tolerance=inputs.tolerance)
     return mo.vstack([
+        *(said(line) for line in (confidence_text(sure, inputs.tolerance), *answers_text(answers(inputs, table)))),
         said(f"One input changed at a time; the last column is what D = {size:,} gives up there."),
         mo.ui.table(
             frame.rename({"low": "range from", "high": "to", "cost_of_size": f"{size:,} gives up"}),
@@ -251,11 +249,7 @@ def evidence_tab(screen: Screen, size: int) -> Any:
     rows = [i.model_dump(include={"name", "value", "evidence", "source"}) for i in evidence_of(screen.inputs, {})]
     meta = screen.inputs.counts.meta
     notes = [said(note) for note in meta.notes]
-    return mo.vstack([
-        mo.ui.table(rows, selection=None, pagination=False, show_column_summaries=False, show_data_types=False,
-                    show_search=False, show_download=False, wrapped_columns=["source", "value"]),
-        *notes,
-    ])
+    return mo.vstack([mo.Html(_styled(render_table(rows, label="Evidence"))), *notes])
 
 
 def stamp() -> str:
@@ -292,6 +286,16 @@ def export_tab(screen: Screen, size: int) -> Any:
     return mo.vstack(lines)
 
 
+def decision_tab(screen: Screen, size: int, name: str = "") -> Any:
+    """The opened decision beside the screen."""
+    if not name:
+        return notice("info", "No decision is open. Drop a decision.json on the left: every input it records "
+                              "comes back, and this tab shows what has changed since.")
+    rows, lines = side_by_side(name, screen.inputs, size, created=stamp(), hashes=screen.hashes())
+    heading = f"Changed since ({len(lines)}):" if lines else "Nothing has changed since."
+    return mo.vstack([mo.Html(_styled(render_table(rows))), said(heading), mo.Html(_styled(render_list(lines)))])
+
+
 def _told(make: Callable[[], bytes]) -> Callable[[], bytes]:
     """A download that fails is logged with its traceback; the page gets the reason as text."""
 
@@ -306,5 +310,5 @@ def _told(make: Callable[[], bytes]) -> Callable[[], bytes]:
 
 TABS: dict[str, Callable[[Screen, int], Any]] = {
     "Options": options_tab, "Left-out tokens": left_out_tab, "Sensitivity": sensitivity_tab, "Export": export_tab,
-    "Evidence": evidence_tab,
+    "Evidence": evidence_tab, "Decision": decision_tab,
 }

@@ -9,10 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle3_core.app.sources import Catalogue, find, get_acceptance, get_counts, get_latency, get_target
+from eagle3_core.app.opened import no_decision, opened_line, with_record
+from eagle3_core.app.sources import (
+    Baseline,
+    Catalogue,
+    find,
+    get_acceptance,
+    get_baseline,
+    get_counts,
+    get_latency,
+    get_target,
+)
 from eagle3_core.app.state import AppState, to_query
 from eagle3_core.cost.hardware import Gpu
 from eagle3_core.decide.conclude import constraints_of, full_table, recommended_for
+from eagle3_core.decide.inherited import inherited_row
 from eagle3_core.decide.recommend import recommend
 from eagle3_core.decide.tradeoff import TradeoffInputs, tradeoff
 from eagle3_core.errors import Eagle3Error
@@ -79,6 +90,15 @@ def usable(state: AppState, c: Catalogue) -> tuple[AppState, list[str]]:
             instead = getattr(default, field)
             notices.append(f"{error}; {instead or f'alpha {state.alpha:g}'} is shown")
             state = dataclasses.replace(state, **{field: instead})
+    if state.decision and (why := no_decision(state.decision)):
+        notices.append(why)
+        state = dataclasses.replace(state, decision="")
+    if state.baseline:
+        try:
+            get_baseline(state.baseline, get_target(c, state.target).vocab_size)
+        except Eagle3Error as error:
+            notices.append(f"{error}; nothing inherited is shown")
+            state = dataclasses.replace(state, baseline="")
     latency, target = get_latency(c, state.latency), get_target(c, state.target)
     if not isinstance(latency, Gpu) and (latency.drafter.hidden_size != target.hidden_size
                                          or latency.drafter.vocab_size != target.vocab_size):
@@ -101,7 +121,13 @@ def _screen(key: _Key) -> Screen:
         size = inputs.locked_size
     if size is None:
         size = recommended_for(inputs)[1].size
-    payload = payload_of(inputs, size, with_chart=False)
+    inherited = get_baseline(state.baseline, vocab) if state.baseline else None
+    also = [] if inherited is None else [inherited.size]
+    if state.vs is not None and min(MIN_DRAFT_VOCAB, vocab) <= state.vs <= vocab:
+        also.append(state.vs)
+    payload = payload_of(inputs, size, with_chart=False, also=also)
+    if inherited is not None:
+        payload |= _inherited(inputs, inherited, notices)
     payload["query"] = to_query(state.without_size())
     payload["published"] = PUBLISHED.get(inputs.target.name)
     files = {kind: find(kind, c, getattr(state, kind)) for kind in ("counts", "latency", "acceptance")}
@@ -131,21 +157,40 @@ def build(state: AppState, c: Catalogue) -> tuple[TradeoffInputs, list[str]]:
     if locked is not None and not min(MIN_DRAFT_VOCAB, target.vocab_size) <= locked <= target.vocab_size:
         notices.append(f"a checkpoint of D = {locked:,} cannot belong to this target; from scratch is shown")
         locked = None
-    return TradeoffInputs(
+    inputs = TradeoffInputs(
         target=target, counts=counts, latency=latency,
         acceptance=get_acceptance(c, state.acceptance, state.alpha), strategy=state.ranking, k=state.k,
         draft_tp=draft_tp, target_tp=state.target_tp, batch=state.batch, dtype=dtype, engine=state.engine,
         decode_ms=1e3 / state.decode_tps if state.decode_tps else None, locked_size=locked,
-    ), notices
+    )
+    if state.decision:
+        notices.append(opened_line(state.decision))
+        try:
+            inputs = with_record(inputs, state.decision)
+        except Eagle3Error as error:
+            notices.append(f"{error}; the decision's other inputs are not used")
+    return inputs, notices
+
+
+def _inherited(inputs: TradeoffInputs, found: Baseline, notices: list[str]) -> dict[str, Any]:
+    """What the explorer compares with: the inherited size, and the row of its own mapping where that is known."""
+    row = None
+    if found.mapping is not None:
+        try:
+            row = table_rows(inherited_row(inputs, found.mapping))[0]
+        except Eagle3Error as error:
+            notices.append(f"{error}; the best tokens of its size are compared instead")
+    return {"baseline": found.size, "inherited": found.size, "baselineRow": row, "baselineName": found.name}
 
 
 @functools.lru_cache(maxsize=64)
 def _chart(key: _Key) -> dict[str, Any]:
     screen = _screen(key)
-    table = full_table(screen.inputs, screen.size)
     inputs = screen.inputs
+    inherited = screen.payload["inherited"]
+    table = full_table(inputs, screen.size, also=(inherited,) if inherited else ())
     recommendation = recommend(table, tolerance=inputs.tolerance, constraints=constraints_of(inputs))
-    return chart_spec(table, recommendation, screen.size, inputs.locked_size)
+    return chart_spec(table, recommendation, screen.size, inherited)
 
 
 def chart_of(state: AppState, c: Catalogue) -> dict[str, Any]:

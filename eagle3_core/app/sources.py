@@ -24,6 +24,7 @@ from eagle3_core.corpus.counts import TokenCounts, read_counts
 from eagle3_core.cost.hardware import Gpu, devices
 from eagle3_core.cost.profile import LatencyProfile, read_profile
 from eagle3_core.decide.record import Decision, read_decision
+from eagle3_core.decide.restore import target_of
 from eagle3_core.errors import Eagle3Error, suggest
 from eagle3_core.files import canonical_json, read_json
 from eagle3_core.resources import samples_folder
@@ -33,6 +34,7 @@ from eagle3_core.specs.target import TargetSpec, target_from_config
 from eagle3_core.vocab.mapping import VocabMapping
 
 SUFFIXES = {"counts": ".counts.parquet", "latency": ".latency.json", "acceptance": ".acceptance.json"}
+MAPPINGS = (".npy", ".safetensors", ".pt")
 MAX_UPLOAD = 200 << 20
 DATA_VARIABLE = "EAGLE3_DATA"
 """Folders of ``eagle3 app --data``, handed to the notebooks through the environment."""
@@ -74,11 +76,14 @@ def catalogue(folders: tuple[Path, ...] | None = None) -> Catalogue:
     return Catalogue(**found)
 
 
-def add_upload(current: Catalogue, name: str, content: bytes) -> tuple[Catalogue, str, str]:
+def add_upload(
+    current: Catalogue, name: str, content: bytes, vocab_size: int | None = None
+) -> tuple[Catalogue, str, str]:
     """Check an uploaded file and add it: (catalogue, kind, its name).
 
-    The kind is told by the suffix, for JSON by what it holds. Raises Eagle3Error
-    naming the file when it is none of ours, too large or damaged.
+    The kind is told by the suffix, for JSON by what it holds. A mapping file that
+    does not say its V needs ``vocab_size``. Raises Eagle3Error naming the file
+    when it is none of ours, too large or damaged.
     """
     base = os.path.basename(name.replace("\\", "/"))[:120] or "upload"
     if len(content) > MAX_UPLOAD:
@@ -86,6 +91,8 @@ def add_upload(current: Catalogue, name: str, content: bytes) -> tuple[Catalogue
                           expected=f"at most {MAX_UPLOAD:,}")
     stored, digest = _store(content, _suffix(base))
     try:
+        if base.endswith(MAPPINGS):
+            return current, "baseline", add_mapping(base.rpartition(".")[0], _mapping_in(stored, vocab_size))
         kind = _kind_of(base, stored)
     except Eagle3Error as error:
         stored.unlink(missing_ok=True)
@@ -170,7 +177,21 @@ def _upload_folder() -> Path:
 
 
 def _suffix(name: str) -> str:
-    return next((s for s in (".parquet", ".json", ".toml") if name.endswith(s)), ".bin")
+    suffix = next((s for s in (".parquet", ".json", *MAPPINGS) if name.endswith(s)), ".bin")
+    # What a bare array is, only its name says.
+    return f".d2t{suffix}" if suffix == ".npy" and "d2t" in name else suffix
+
+
+def _mapping_in(path: Path, vocab_size: int | None) -> VocabMapping:
+    from eagle3_core.inspect.read import inspect_path
+
+    facts = inspect_path(path)
+    if facts.mapping is None:
+        raise Eagle3Error("holds no mapping", where=path, expected="d2t, or d2t and t2d")
+    vocab = facts.vocab_size or vocab_size
+    if vocab is None:
+        raise Eagle3Error("does not say its target's vocabulary", where=path)
+    return facts.mapping.checked(vocab)
 
 
 def _kind_of(name: str, stored: Path) -> str:
@@ -192,7 +213,7 @@ def _kind_of(name: str, stored: Path) -> str:
         target_from_config(stored)
         return "targets"
     raise Eagle3Error("is of no known kind", where=name,
-                      expected="*.counts.parquet, *.latency.json, *.acceptance.json, decision.json or config.json")
+                      expected="*.counts.parquet, *.latency.json, *.acceptance.json, decision.json, config.json, d2t.npy")
 
 
 @functools.lru_cache(maxsize=8)
@@ -218,6 +239,11 @@ def _lookup(kind: str, names: dict[str, Path], name: str) -> Path:
             expected=None if gone else ", ".join(sorted(names)[:8]) or "none is loaded",
             fix="the upload is gone: load the file again" if gone else suggest(name, names))
     return path
+
+
+def uploads(kind: str) -> dict[str, Path]:
+    """Uploads of every window; their names are not to be listed."""
+    return {name: path for (of, name), path in _UPLOADS.items() if of == kind}
 
 
 def find(kind: str, c: Catalogue, name: str) -> Path | None:
@@ -249,12 +275,17 @@ def get_latency(c: Catalogue, name: str) -> LatencyProfile | Gpu:
 def get_acceptance(c: Catalogue, name: str, alpha: float) -> AcceptanceSource:
     if not name:
         return assumed_alpha(alpha)
+    if ("decision", name) in _UPLOADS:
+        s = get_decision(name).sources
+        return AcceptanceSource(s.alpha, s.reference_size, s.acceptance_evidence, s.acceptance_source)
     return acceptance_from_record(read_acceptance(_lookup("acceptance", c.acceptance, name)))
 
 
 def get_target(c: Catalogue, name: str) -> TargetSpec:
     if name in presets():
         return presets()[name]
+    if ("decision", name) in _UPLOADS:
+        return target_of(get_decision(name))
     if name not in c.targets and ("targets", name) not in _UPLOADS:
         raise Eagle3Error("no target of that name", found=repr(name[:60]), fix=suggest(name.lower(), c.target_names()))
     return target_from_config(_lookup("targets", c.targets, name))

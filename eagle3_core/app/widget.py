@@ -60,6 +60,8 @@ class Explorer(anywidget.AnyWidget):
     version = traitlets.Int(0).tag(sync=True)
     stale = traitlets.Bool(False).tag(sync=True)
     size = traitlets.Int(0).tag(sync=True)
+    pin = traitlets.Int(0).tag(sync=True)
+    """The size compared with; 0 is none."""
     want = traitlets.Int(0).tag(sync=True)
     """Set by Python to move the marker, for buttons outside the widget."""
     restore = traitlets.Unicode("").tag(sync=True)

@@ -7,6 +7,7 @@ page's script. ``ReportData`` is all of it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +79,8 @@ def explorer_payload(
         "rows": rows,
         "vocab": vocab,
         "baseline": INHERITED if vocab > INHERITED else vocab,
+        "baselineRow": None,
+        "baselineName": "",
         "inherited": inherited,
         "recommended": recommendation.size,
         "range": [recommendation.low_size, recommendation.high_size],
@@ -99,9 +102,11 @@ def chart_spec(
     return _rounded(chart.to_dict(validate=False))
 
 
-def payload_of(inputs: TradeoffInputs, size: int, *, with_chart: bool = True) -> dict[str, Any]:
-    """The payload for inputs and a chosen size; what the app sends to its page."""
-    table = full_table(inputs, size)
+def payload_of(
+    inputs: TradeoffInputs, size: int, *, with_chart: bool = True, also: Sequence[int] = ()
+) -> dict[str, Any]:
+    """The payload for inputs and a chosen size; what the app sends to its page. ``also``: sizes that need a row."""
+    table = full_table(inputs, size, also=also)
     recommendation = recommend(table, tolerance=inputs.tolerance, constraints=constraints_of(inputs))
     return explorer_payload(
         table, recommendation, verdict(recommendation, table), size, inherited=inputs.locked_size,

@@ -14,13 +14,13 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
 import jinja2
 
-from eagle3_core.cost.hardware import Gpu
 from eagle3_core.decide.conclude import option_sizes
 from eagle3_core.decide.record import decision_json
 from eagle3_core.decide.tradeoff import COLUMNS
@@ -117,10 +117,30 @@ def _option_value(key: str, row: dict[str, Any]) -> str:
     }[key]()
 
 
-def _options(payload: dict[str, Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
+_CHANGES: dict[str, tuple[str, Callable[[float, float], str]]] = {
+    "coverage": ("coverage", text.points), "worst": ("worst_coverage", text.points),
+    "lm_head": ("lm_head_params", text.change), "bytes": ("lm_head_bytes", text.change),
+    "trainable": ("trainable_params", text.change), "training": ("training_bytes", text.change),
+    "step": ("step_ms", text.change), "tau": ("tau", text.change), "speedup": ("speedup", text.change),
+}
+"""Option row -> column and how its difference is written."""
+
+
+def _difference(key: str, row: dict[str, Any], other: dict[str, Any] | None) -> str:
+    if other is None or key not in _CHANGES or row["draft_vocab"] == other["draft_vocab"]:
+        return ""
+    column, write = _CHANGES[key]
+    return write(row[column], other[column])
+
+
+def _options(payload: dict[str, Any], sizes: Sequence[int], compare: int | None = None) -> list[dict[str, Any]]:
     names = {payload["vocab"]: "full", payload["recommended"]: "recommended"}
-    if payload["vocab"] > 32_000:
+    if payload["inherited"]:
+        names.setdefault(payload["inherited"], "inherited")
+    elif payload["vocab"] > 32_000:
         names.setdefault(32_000, "inherited")
+    if compare is not None:
+        names.setdefault(compare, "compared")
     out = [{"key": "chosen", "name": "chosen", "size": payload["size"]}]
     out += [{"key": str(size), "name": names.get(size, "option"), "size": size}
             for size in sizes if size != payload["size"] or size in names]
@@ -137,8 +157,9 @@ def explorer_context(payload: dict[str, Any], svg: str, sizes: Sequence[int]) ->
     return {
         "p": payload, "cards": text.cards(row, base, best), "svg": svg, "options": options,
         "slider": [r["draft_vocab"] for r in payload["rows"]].index(payload["size"]),
-        "option_rows": [(key, name, [_option_value(key, by_size[o["size"]]) for o in options])
+        "option_rows": [(key, name, [(_option_value(key, row), _difference(key, row, other)) for row in rows])
                         for key, name in OPTION_ROWS],
+        "words": WORDS,
     }
 
 
@@ -159,6 +180,19 @@ def render_options(payload: dict[str, Any], sizes: Sequence[int] = ()) -> str:
     return _macro("side_by_side(p, options)").render(**context)
 
 
+def render_table(rows: Sequence[dict[str, Any]], *, label: str = "Table") -> str:
+    """A plain table of texts, columns from the first row."""
+    return _macro("plain_table(rows, label)").render(rows=rows, label=label, **_NO_EXPLORER)
+
+
+def render_list(lines: Sequence[str]) -> str:
+    return _macro("plain_list(lines)").render(lines=lines, **_NO_EXPLORER)
+
+
+_NO_EXPLORER: dict[str, Any] = {"words": {}, "option_rows": []}
+"""The template file defines all macros; these names belong to the others."""
+
+
 def default_options(payload: dict[str, Any]) -> tuple[int, ...]:
     wanted = {payload["recommended"], payload["vocab"]} | ({32_000} if payload["vocab"] > 32_000 else set())
     if payload["inherited"]:
@@ -166,8 +200,8 @@ def default_options(payload: dict[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(wanted))
 
 
-def render_html(data: ReportData) -> str:
-    """The whole report. The same data gives the same text."""
+def render_html(data: ReportData, *, scripts: bool = True) -> str:
+    """The whole report. The same data gives the same text. Without ``scripts`` it is for paper."""
     payload = explorer_payload(
         data.table, data.recommendation, data.verdict, data.size, inherited=data.inputs.locked_size,
         stand_in=data.inputs.counts.meta.tokenizer if data.inputs.stand_in else None,

@@ -51,23 +51,28 @@ def points(value: float, baseline: float) -> str:
         else f"{difference:+.2f} points"
 
 
+def against(difference: str, name: str) -> str:
+    """``+1.5 points against 32,000``, or ``the same as 32,000``."""
+    return f"the same as {name}" if difference == "same" else f"{difference} against {name}"
+
+
 def cards(row: dict[str, Any], baseline: dict[str, Any], best_speedup: float) -> list[dict[str, str]]:
     """The four figures: name, value, detail, comparison, evidence and the column that explains each."""
-    name = "full" if baseline.get("is_full") else f"{baseline['draft_vocab']:,}"
+    name = baseline["name"]
     band = f"{row['speedup_low']:.{_digits(row)}f} to {row['speedup_high']:.{_digits(row)}f}"
     behind = 1 - row["speedup"] / best_speedup
     return [
         {"key": "coverage", "name": "Coverage, held out", "value": percent(row["coverage"]),
          "detail": f"worst: {row['worst_domain']} {percent(row['worst_coverage'])}",
-         "against": f"{points(row['coverage'], baseline['coverage'])} against {name}",
+         "against": against(points(row["coverage"], baseline["coverage"]), name),
          "evidence": row["coverage_evidence"]},
         {"key": "lm_head_params", "name": "lm_head", "value": count(row["lm_head_params"]),
          "detail": f"{gigabytes(row['lm_head_bytes'])}; trainable {count(row['trainable_params'])}",
-         "against": f"{change(row['lm_head_params'], baseline['lm_head_params'])} against {name}",
+         "against": against(change(row["lm_head_params"], baseline["lm_head_params"]), name),
          "evidence": "derived"},
         {"key": "step_ms", "name": "Draft step", "value": milliseconds(row["step_ms"]),
          "detail": f"{milliseconds(row['step_low_ms'])} to {milliseconds(row['step_high_ms'])}",
-         "against": f"{change(row['step_ms'], baseline['step_ms'])} against {name}",
+         "against": against(change(row["step_ms"], baseline["step_ms"]), name),
          "evidence": row["latency_evidence"]},
         {"key": "speedup", "name": "Projected speedup",
          "value": times(row["speedup"], row["speedup_low"], row["speedup_high"]),

@@ -5,11 +5,11 @@ globalThis.E3View ??= (() => {
   const held = { root: null, handle: null, payload: null, model: null };
   const timers = {};
   const later = (name, ms, run) => { clearTimeout(timers[name]); timers[name] = setTimeout(run, ms); };
-  const sorted = (query) => { const q = new URLSearchParams(query); q.delete("d"); q.sort(); return q.toString(); };
+  const sorted = (query) => { const q = new URLSearchParams(query); q.delete("d"); q.delete("vs"); q.sort(); return q.toString(); };
 
   function address(size) {
     const { query, recommended } = held.payload;
-    const parts = [query, size === recommended ? "" : "d=" + size].filter(Boolean);
+    const parts = [query, held.handle.pinned ? "vs=" + held.handle.pinned : "", size === recommended ? "" : "d=" + size].filter(Boolean);
     return location.pathname + (parts.length ? "?" + parts.join("&") : "") + location.hash;
   }
   function write(replace) {
@@ -28,11 +28,13 @@ globalThis.E3View ??= (() => {
     later("tell", 120, () => tell({ size }));
     later("write", 350, () => write(false));
   }
+  function onPin(pin) { tell({ pin }); write(false); }
+  const linked = () => Number(new URLSearchParams(location.search).get("vs")) || 0;
   function restore(query) { tell({ restore: Date.now() + "|" + query }); busy(true); }
   function busy(on) { if (held.root) held.root.classList.toggle("stale", on); }
 
   function hydrate() {
-    held.handle = E3.hydrate(held.root, held.payload, { onSize, onReady: () => held.root.dispatchEvent(new CustomEvent("e3-drawn")) });
+    held.handle = E3.hydrate(held.root, held.payload, { onSize, onPin, pinned: linked(), onReady: () => held.root.dispatchEvent(new CustomEvent("e3-drawn")) });
     for (const link of held.root.querySelectorAll("[data-query]")) link.addEventListener("click", (event) => {
       if (!held.model || event.ctrlKey || event.metaKey || event.shiftKey) return;
       event.preventDefault();
@@ -111,13 +113,13 @@ globalThis.E3View ??= (() => {
       open(model.get("markup"), next);
       el.classList.remove("stale");
       write(began);
-      tell({ size: held.handle.size });
+      tell({ size: held.handle.size, pin: held.handle.pinned });
       uncover();
     };
     if (held.root && held.payload && payload && payload.rows && sorted(held.payload.query) === sorted(payload.query)) {
       el.replaceChildren(held.root);
       held.handle.draw();
-      tell({ size: held.handle.size });
+      tell({ size: held.handle.size, pin: held.handle.pinned });
       uncover();
     } else {
       if (!held.root) { held.root = document.createElement("div"); held.root.className = "e3-view"; }
@@ -185,7 +187,8 @@ globalThis.E3View ??= (() => {
     const query = new URLSearchParams(location.search), size = Number(query.get("d")) || held.payload.recommended;
     if (sorted(location.search) === sorted(held.payload.query)) {
       held.handle.setSize(size, true);
-      later("tell", 120, () => tell({ size }));
+      held.handle.setPin(linked(), true);
+      later("tell", 120, () => tell({ size, pin: held.handle.pinned }));
     } else if (held.model) restore(location.search.slice(1));
     else location.reload();
   });

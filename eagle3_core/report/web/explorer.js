@@ -14,6 +14,7 @@ const E3 = (() => {
       return Math.abs(s) < 0.0005 ? "same" : fmt.signed(s * 100, Math.abs(s) < 0.1 ? 1 : 0) + " %"; },
     points: (v, b) => { const d = (v - b) * 100;
       return Math.abs(d) < 0.005 ? "same" : fmt.signed(d, Math.abs(d) >= 0.1 ? 1 : 2) + " points"; },
+    against: (change, name) => (change === "same" ? "the same as " + name : change + " against " + name),
     digits: (r) => (r.speedup_high - r.speedup_low >= 0.1 ? 1 : 2),
   };
 
@@ -34,16 +35,15 @@ const E3 = (() => {
     return out;
   }
 
-  function cards(row, base, best, vocab) {
-    const name = base.draft_vocab === vocab ? "full" : whole(base.draft_vocab);
+  function cards(row, base, best, name) {
     const d = fmt.digits(row), behind = 1 - row.speedup / best;
     return {
       coverage: [fmt.percent(row.coverage), "worst: " + row.worst_domain + " " + fmt.percent(row.worst_coverage),
-        fmt.points(row.coverage, base.coverage) + " against " + name],
+        fmt.against(fmt.points(row.coverage, base.coverage), name)],
       lm_head_params: [fmt.count(row.lm_head_params), fmt.bytes(row.lm_head_bytes) + "; trainable " + fmt.count(row.trainable_params),
-        fmt.change(row.lm_head_params, base.lm_head_params) + " against " + name],
+        fmt.against(fmt.change(row.lm_head_params, base.lm_head_params), name)],
       step_ms: [fmt.ms(row.step_ms), fmt.ms(row.step_low_ms) + " to " + fmt.ms(row.step_high_ms),
-        fmt.change(row.step_ms, base.step_ms) + " against " + name],
+        fmt.against(fmt.change(row.step_ms, base.step_ms), name)],
       speedup: [row.speedup.toFixed(d) + "x",
         row.speedup_low.toFixed(d) + " to " + row.speedup_high.toFixed(d) + "; tau " + row.tau.toFixed(2),
         behind < 0.0005 ? "the best" : (behind * 100).toFixed(1) + " % behind the best"],
@@ -86,13 +86,15 @@ const E3 = (() => {
     const { rows, vocab } = payload;
     const sizes = rows.map((r) => r.draft_vocab);
     const best = Math.max(...rows.map((r) => r.speedup));
-    let size = payload.size, pinned = payload.baseline, view = null, gone = false, announce = 0;
+    let size = payload.size, pinned = (options && options.pinned) || 0, view = null, gone = false, announce = 0;
     const slider = find("input[type=range]"), field = find("input[type=number]"), live = find(".live");
     slider.max = String(sizes.length - 1);
     const nearest = (s) => sizes.reduce((m, x, i) => (Math.abs(Math.log(x / s)) < Math.abs(Math.log(sizes[m] / s)) ? i : m), 0);
 
     function show() {
-      const row = rowAt(rows, size), figures = cards(row, rowAt(rows, pinned), best, vocab);
+      const other = pinned || payload.baseline, whose = !pinned && payload.baselineName ? payload.baselineName + " " : "";
+      const base = !pinned && payload.baselineRow || rowAt(rows, other);
+      const row = rowAt(rows, size), figures = cards(row, base, best, other === vocab ? "full" : whose + whole(other));
       for (const [key, [value, detail, against]] of Object.entries(figures)) {
         const card = find(`[data-card=${key}]`);
         card.querySelector(".value").textContent = value;
@@ -101,6 +103,7 @@ const E3 = (() => {
       }
       for (const [key, make] of OPTION_ROWS)
         for (const cell of all(`[data-option=${key}]`)) {
+          if (cell.dataset.size === "fixed") continue;
           const at = cell.dataset.size === "chosen" ? size : Number(cell.dataset.size);
           cell.textContent = make(rowAt(rows, at));
         }
@@ -137,12 +140,16 @@ const E3 = (() => {
     field.addEventListener("keydown", (event) => { if (event.key === "Enter") { setSize(field.value); field.value = String(size); } });
     for (const button of all("[data-pick]")) button.addEventListener("click", () => setSize(Number(button.dataset.pick)));
     const pin = find("[data-pin]");
-    if (pin) pin.addEventListener("click", () => {
-      pinned = pinned === size ? payload.baseline : size;
-      pin.setAttribute("aria-pressed", String(pinned !== payload.baseline));
-      pin.textContent = pinned === payload.baseline ? "Compare with this size" : "Comparing with " + whole(pinned);
+    function setPin(next, told) {
+      pinned = next > 0 && next <= vocab ? next : 0;
+      if (pin) {
+        pin.setAttribute("aria-pressed", String(pinned > 0));
+        pin.textContent = pinned ? "Comparing with " + whole(pinned) + ": stop" : "Compare with this size";
+      }
       show();
-    });
+      if (!told && options && options.onPin) options.onPin(pinned);
+    }
+    if (pin) pin.addEventListener("click", () => setPin(pinned ? 0 : size));
 
     const box = find(".charts"), query = matchMedia("(prefers-color-scheme: dark)");
     let drawn = 0;
@@ -171,7 +178,7 @@ const E3 = (() => {
     const observer = new ResizeObserver(() => { clearTimeout(observer.timer); observer.timer = setTimeout(redraw, 120); });
     observer.observe(box);
     query.addEventListener("change", draw);
-    show();
+    setPin(pinned, true);
     draw();
     // One more row of the table, for a size between those of the slider.
     function addRow(row) {
@@ -181,7 +188,7 @@ const E3 = (() => {
       show();
     }
     function setChart(chart) { payload.chart = chart; return draw(); }
-    return { setSize, draw, addRow, setChart, get size() { return size; }, get view() { return view; }, rowAt: (s) => rowAt(rows, s),
+    return { setSize, setPin, draw, addRow, setChart, get size() { return size; }, get pinned() { return pinned; }, get view() { return view; }, rowAt: (s) => rowAt(rows, s),
       destroy() { gone = true; observer.disconnect(); query.removeEventListener("change", draw); if (view) view.finalize(); } };
   }
   return { hydrate, rowAt, fmt };
