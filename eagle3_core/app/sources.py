@@ -213,7 +213,7 @@ def _kind_of(name: str, stored: Path) -> str:
         target_from_config(stored)
         return "targets"
     raise Eagle3Error("is of no known kind", where=name,
-                      expected="*.counts.parquet, *.latency.json, *.acceptance.json, decision.json, config.json, d2t.npy")
+                      expected="counts, latency, acceptance, decision.json, config.json or d2t.npy")
 
 
 @functools.lru_cache(maxsize=8)

@@ -36,6 +36,20 @@ GLOSSARY = {
     "inherited": "Inherited: taken over and not re-examined.",
     "assumed": "Assumed: chosen without evidence.",
 }
+WORDS = {
+    "coverage": "Share of held-out tokens inside the draft vocabulary: ranked on nine parts of the documents, measured "
+                "on the tenth.",
+    "worst": "The domain whose tokens are covered least.",
+    "lm_head": "Parameters of the draft head: D rows of the hidden size.",
+    "bytes": "Bytes of the head, read from memory once a draft step.",
+    "trainable": "Parameters a trainer updates: layer, projections, norms and head.",
+    "training": "Weights, masters, gradients and optimizer moments; activations left out.",
+    "step": "Median time of one draft step: layer, head, sampling, collectives, launches.",
+    "tau": "Acceptance length: tokens a round of drafting and verifying yields, bonus token included.",
+    "speedup": "Tokens a second against the target decoding alone, with its uncertainty.",
+    "even": "The acceptance probability, equal at every position, at which drafting neither gains nor loses.",
+}
+"""Option row -> what the word means, for readers who hover or ask."""
 OPTION_ROWS: tuple[tuple[str, str], ...] = (
     ("coverage", "coverage, held out"), ("worst", "worst domain"), ("lm_head", "lm_head"), ("bytes", "lm_head bytes"),
     ("trainable", "trainable"), ("training", "training memory"), ("step", "draft step"), ("tau", "tau"),
@@ -147,13 +161,28 @@ def _options(payload: dict[str, Any], sizes: Sequence[int], compare: int | None 
     return out
 
 
-def explorer_context(payload: dict[str, Any], svg: str, sizes: Sequence[int]) -> dict[str, Any]:
-    """What the explorer's template needs besides the payload."""
+def baseline_name(payload: dict[str, Any]) -> str:
+    size = payload["baseline"]
+    if size == payload["vocab"]:
+        return "full"
+    return f"{payload['baselineName']} {size:,}" if payload["baselineName"] else f"{size:,}"
+
+
+def explorer_context(
+    payload: dict[str, Any], svg: str, sizes: Sequence[int], compare: int | None = None
+) -> dict[str, Any]:
+    """What the explorer's template needs besides the payload. ``compare``: a size to write differences against."""
     by_size = {row["draft_vocab"]: row for row in payload["rows"]}
-    row, base = by_size[payload["size"]], dict(by_size[payload["baseline"]])
-    base["is_full"] = payload["baseline"] == payload["vocab"]
+    base = dict(payload["baselineRow"] or by_size[payload["baseline"]])
+    row, base["name"] = by_size[payload["size"]], baseline_name(payload)
     best = max(r["speedup"] for r in payload["rows"])
-    options = _options(payload, sizes)
+    options = _options(payload, sizes, compare)
+    rows = [by_size[o["size"]] for o in options]
+    inherited = payload["baselineRow"]
+    if inherited is not None:
+        # The inherited column is the mapping's own, not the best of its size.
+        rows = [inherited if o["name"] == "inherited" else row for o, row in zip(options, rows, strict=True)]
+    other = None if compare is None else by_size[compare]
     return {
         "p": payload, "cards": text.cards(row, base, best), "svg": svg, "options": options,
         "slider": [r["draft_vocab"] for r in payload["rows"]].index(payload["size"]),
@@ -174,9 +203,10 @@ def render_explorer(payload: dict[str, Any], svg: str = "", sizes: Sequence[int]
     return _macro("explorer(p, cards, options)").render(**context)
 
 
-def render_options(payload: dict[str, Any], sizes: Sequence[int] = ()) -> str:
-    """The side-by-side table alone."""
-    context = explorer_context(payload, "", sizes or default_options(payload))
+def render_options(payload: dict[str, Any], sizes: Sequence[int] = (), compare: int | None = None) -> str:
+    """The side-by-side table alone; with ``compare`` each figure's difference against that size stands below it."""
+    wanted = sizes or default_options(payload)
+    context = explorer_context(payload, "", sorted({*wanted, compare} if compare else wanted), compare)
     return _macro("side_by_side(p, options)").render(**context)
 
 
