@@ -14,13 +14,13 @@ import functools
 import hashlib
 import json
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
 import jinja2
 
+from eagle3_core.cost.hardware import Gpu
 from eagle3_core.decide.conclude import option_sizes
 from eagle3_core.decide.record import decision_json
 from eagle3_core.decide.tradeoff import COLUMNS
