@@ -1,0 +1,1 @@
+"""The projection against tables that others measured: see ``__main__``."""
