@@ -22,6 +22,7 @@ from eagle3_core.app.pages import view_markup
 from eagle3_core.app.screen import Screen, chart_json, row_of, screen_of, usable
 from eagle3_core.app.sources import (
     MAX_UPLOAD,
+    WORDS,
     Catalogue,
     add_upload,
     catalogue,
@@ -113,7 +114,7 @@ def receive(files: Sequence[Any], c: Catalogue, state: AppState) -> tuple[Catalo
                 state = dataclasses.replace(state, **{kind: name})
         except Eagle3Error as error:
             return c, state, ("warn", str(error))
-        taken.append(kind.removesuffix("s") if kind == "targets" else kind)
+        taken.append(WORDS[kind])
     words = [f"Loaded: {', '.join(taken)}.", *(f"{line[0].upper()}{line[1:]}." for line in missing)]
     return c, state, ("warn" if missing else "info", " ".join(words))
 

@@ -226,8 +226,8 @@ def _profile(path: Path, stamp: float) -> LatencyProfile:
     return read_profile(path)
 
 
-_WORDS = {"counts": "token counts", "latency": "latency profile", "acceptance": "acceptance", "targets": "target",
-          "baseline": "inherited mapping", "decision": "decision"}
+WORDS = {"counts": "token counts", "latency": "latency profile", "acceptance": "acceptance", "targets": "target",
+         "baseline": "inherited mapping", "decision": "decision"}
 
 
 def _lookup(kind: str, names: dict[str, Path], name: str) -> Path:
@@ -235,7 +235,7 @@ def _lookup(kind: str, names: dict[str, Path], name: str) -> Path:
     if path is None or not path.is_file():
         gone = "~" in name
         raise Eagle3Error(
-            f"no {_WORDS[kind]} of that name", found=repr(name[:80]),
+            f"no {WORDS[kind]} of that name", found=repr(name[:80]),
             expected=None if gone else ", ".join(sorted(names)[:8]) or "none is loaded",
             fix="the upload is gone: load the file again" if gone else suggest(name, names))
     return path
