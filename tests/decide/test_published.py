@@ -39,6 +39,5 @@ def test_one_alpha_promises_too_much_at_longer_chains_and_falling_odds_do_not() 
     assert abs(falling["error"].mean()) < 0.005  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 def test_on_targets_left_out_of_the_fit_the_mean_error_stays_under_one_and_a_half_percent() -> None:
     assert compare.left_out(compare.chains())["error"].abs().mean() < 0.015  # type: ignore[operator]

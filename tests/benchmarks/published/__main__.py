@@ -39,7 +39,7 @@ def main() -> None:
                 ("positions", "chain", "mean error", "mean absolute", "range"), rows, left=1)
     print_table("Kimi-K2, batch 8, chain 3, H200: head saving of 32,000 against full, share of a round",
                 ("draft TP", "predicted", "derived from the fit"),
-                [("8", f"{compare.kimi_head_share(8):.2%}", "0.6%"), ("1", f"{compare.kimi_head_share(1):.1%}", "4.4%")])
+                [(str(tp), f"{compare.kimi_head_share(tp):.2%}", seen) for tp, seen in ((8, "0.6%"), (1, "4.4%"))])
 
 
 if __name__ == "__main__":

@@ -110,18 +110,15 @@ def carried(table: pl.DataFrame, decay: float) -> pl.DataFrame:
     return pl.DataFrame(out, orient="row", schema=["target", "chain", "predicted", "measured", "error"])
 
 
-def fitted_decay(table: pl.DataFrame) -> float:
-    """The decay of odds a position with the least mean absolute error at chains 5 and 7."""
-    grid = np.arange(0.80, 0.93, 0.01)
-    return float(min(grid, key=lambda decay: carried(table, decay)["error"].abs().mean()))  # type: ignore[arg-type]
-
-
 def left_out(table: pl.DataFrame) -> pl.DataFrame:
-    """``carried`` with the decay fitted on all other targets, for every target in turn."""
-    return pl.concat([
-        carried(table.filter(pl.col("target") == target), fitted_decay(table.filter(pl.col("target") != target)))
-        for target in sorted(set(table["target"]))
-    ])
+    """``carried`` with the decay of least mean absolute error on all other targets, for every target in turn."""
+    tried = [carried(table, float(decay)) for decay in np.arange(0.80, 0.931, 0.005)]
+    out = []
+    for target in sorted(set(table["target"])):
+        others = pl.col("target") != target
+        best = min(tried, key=lambda errors: errors.filter(others)["error"].abs().mean())  # type: ignore[arg-type]
+        out.append(best.filter(~others))
+    return pl.concat(out)
 
 
 def kimi_head_share(draft_tp: int) -> float:
