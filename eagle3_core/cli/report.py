@@ -30,7 +30,7 @@ def _rendered(data: ReportData, out: Path, fmt: str) -> dict[str, bytes]:
         return {out.name: text[1].encode(), picture[0]: picture[1].encode()}
     if fmt == "pdf":
         chromium()
-        return {out.name: print_pdf(render_html(data))}
+        return {out.name: print_pdf(render_html(data, scripts=False))}
     return {out.name: render_html(data).encode()}
 
 

@@ -278,22 +278,25 @@ def markdown_cell(value: str) -> str:
     return out
 
 
+_cell = markdown_cell
+
+
 def decision_markdown(decision: Decision) -> str:
     """DECISION.md: the record for people."""
     s, c = decision.setting, decision.choice
     origin = "trained from scratch" if s.from_scratch else "fine-tuned, size locked by the checkpoint"
     lines = [
-        f"# Draft vocabulary for {markdown_cell(s.target)}: D = {c.draft_vocab:,}", "",
-        markdown_cell(c.verdict), "",
-        f"- Chosen: {c.draft_vocab:,} of V = {s.vocab_size:,}, {markdown_cell(c.reason)}",
+        f"# Draft vocabulary for {_cell(s.target)}: D = {c.draft_vocab:,}", "",
+        _cell(c.verdict), "",
+        f"- Chosen: {c.draft_vocab:,} of V = {s.vocab_size:,}, {_cell(c.reason)}",
         f"- Equivalent: {c.equivalent_low:,} to {c.equivalent_high:,}",
         f"- Setting: {origin}; K = {s.k}, draft TP {s.draft_tp}, target TP {s.target_tp}, batch {s.batch}, "
         f"{s.dtype}, {s.engine}, context {s.context:,}",
-        f"- Decided: {markdown_cell(decision.created)}" + (f" by {markdown_cell(decision.decided_by)}" if decision.decided_by else ""),
+        f"- Decided: {_cell(decision.created)}" + (f" by {_cell(decision.decided_by)}" if decision.decided_by else ""),
         "- Tokens: none yet, see below" if decision.token_set is None else
         f"- Tokens: {decision.token_set.ranking} ranking, {decision.token_set.forced:,} forced, "
         f"{decision.token_set.padding:,} padding",
-        *(f"- {markdown_cell(line)}" for line in (c.confidence, *c.answers) if line), "",
+        *(f"- {_cell(line)}" for line in (c.confidence, *c.answers) if line), "",
         "## Options", "",
         "| D | coverage held out | worst domain | lm_head | draft step ms | tau | speedup | vs best |",
         "|---:|---:|---|---:|---:|---:|---|---:|",
@@ -302,20 +305,20 @@ def decision_markdown(decision: Decision) -> str:
         row = decision.row(size)
         mark = " (chosen)" if size == c.draft_vocab else ""
         lines.append(
-            f"| {size:,}{mark} | {row['coverage']:.2%} | {markdown_cell(row['worst_domain'])} {row['worst_coverage']:.1%} "
+            f"| {size:,}{mark} | {row['coverage']:.2%} | {_cell(row['worst_domain'])} {row['worst_coverage']:.1%} "
             f"| {row['lm_head_params'] / 1e6:,.1f}M | {row['step_ms']:.3g} | {row['tau']:.2f} "
             f"| {row['speedup']:.2f}x, {row['speedup_low']:.2f} to {row['speedup_high']:.2f} | {row['vs_best']:+.1%} |")
     lines += ["", "## Evidence", "", "| input | value | how known | source |", "|---|---|---|---|"]
-    lines += [f"| {markdown_cell(i.name)} | {markdown_cell(i.value)} | {i.evidence} | {markdown_cell(i.source)} |" for i in decision.inputs]
+    lines += [f"| {_cell(i.name)} | {_cell(i.value)} | {i.evidence} | {_cell(i.source)} |" for i in decision.inputs]
     lines += ["", "## Assumptions", ""]
-    lines += [f"- {markdown_cell(a.text)} Wrong if: {markdown_cell(a.wrong_if)}" for a in decision.assumptions]
+    lines += [f"- {_cell(a.text)} Wrong if: {_cell(a.wrong_if)}" for a in decision.assumptions]
     lines += ["", "## Look again when", ""]
-    lines += [f"- {t.condition}: {markdown_cell(t.reason)}" for t in decision.tripwires]
+    lines += [f"- {t.condition}: {_cell(t.reason)}" for t in decision.tripwires]
     lines.append("- the engine, draft or target TP, K, target or tokenizer changes"
                  + ("" if s.from_scratch else ", or the drafter is trained from scratch"))
     if decision.supersedes:
-        lines += ["", "## Replaces", "", f"An earlier decision, sha256 {markdown_cell(decision.supersedes[:16])}...:", ""]
-        lines += [f"- {markdown_cell(change)}" for change in decision.changes] or ["- nothing differs"]
+        lines += ["", "## Replaces", "", f"An earlier decision, sha256 {_cell(decision.supersedes[:16])}...:", ""]
+        lines += [f"- {_cell(change)}" for change in decision.changes] or ["- nothing differs"]
     if decision.gaps:
-        lines += ["", "## Not known", "", *(f"- {markdown_cell(gap)}" for gap in decision.gaps)]
+        lines += ["", "## Not known", "", *(f"- {_cell(gap)}" for gap in decision.gaps)]
     return "\n".join(lines) + "\n"

@@ -26,7 +26,7 @@ FIGURES = (
     "lm_head_params", "trainable_params", "total_params", "lm_head_bytes", "training_bytes", "step_ms", "step_low_ms",
     "step_high_ms", "tau", "tau_low", "tau_high", "round_ms", "speedup", "speedup_low", "speedup_high", "tokens_per_s",
     "break_even_alpha", "vs_best", "coverage_evidence", "latency_evidence", "acceptance_evidence", "speedup_evidence",
-    "padding", "forced_cost",
+    "padding", "forced_cost", "unseen_mass",
 )
 LEFT_OUT_ROWS = 30
 

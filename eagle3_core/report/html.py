@@ -1,10 +1,12 @@
 """The report: one HTML file that opens from ``file://`` with no network, complete without its script.
 
 The pictures are SVG made from the app's own charts; the script replaces them by
-live ones once the inlined Vega has started. A strict content security policy
-with hashes lets exactly these scripts run. Text comes from token tables and
-file names and is hostile: Jinja escapes it, JSON is escaped for script blocks,
-and the script writes text only.
+live ones once Vega has started. Vega and the decision are packed (zlib, base64):
+1.2 MB become half, text is on screen before they are looked at, and the decision
+comes back byte for byte. A strict content security policy with hashes lets exactly
+these scripts run, the unpacked Vega among them. Text comes from token tables and
+file names and is hostile: Jinja escapes it, JSON is escaped for script blocks, and
+the script writes text only.
 """
 
 from __future__ import annotations
@@ -14,17 +16,18 @@ import functools
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
 import jinja2
 
-from eagle3_core.cost.hardware import Gpu
 from eagle3_core.decide.conclude import option_sizes
 from eagle3_core.decide.record import decision_json
 from eagle3_core.decide.tradeoff import COLUMNS
 from eagle3_core.report import text
+from eagle3_core.report.again import commands
 from eagle3_core.report.charts import THEMES
 from eagle3_core.report.data import ReportData, explorer_payload
 
@@ -73,7 +76,7 @@ def vega_bundle() -> str:
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(web_file), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=False, lstrip_blocks=False,
@@ -88,10 +91,30 @@ def script_json(value: Any) -> str:
     return out.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+def packed(value: str) -> str:
+    """Text as base64 of its zlib stream, which browsers unpack by themselves."""
+    return base64.b64encode(zlib.compress(value.encode(), 9)).decode()
+
+
+@functools.cache
+def _packed_vega() -> str:
+    return packed(vega_bundle())
+
+
+def unpacked(value: str, limit: int) -> str:
+    """The text that ``packed`` was given. Raises ValueError when it is damaged or longer than ``limit`` bytes."""
+    worker = zlib.decompressobj()
+    try:
+        data = worker.decompress(base64.b64decode(value, validate=True), limit)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not worker.eof:
+        raise ValueError("cut short or too long")
+    return data.decode()
+
+
 def chart_svg(chart: dict[str, Any], *, columns: int = 2) -> str:
     """The chart as an SVG whose theme colours are CSS variables, so that one picture serves light and dark."""
-    import vl_convert
-
     spec = json.loads(json.dumps(chart))
     spec["columns"] = columns
     for part in spec["concat"]:
@@ -99,6 +122,13 @@ def chart_svg(chart: dict[str, Any], *, columns: int = 2) -> str:
         # The layer that catches clicks is invisible and its nearest-point cells are most of the file.
         part["layer"] = part["layer"][:-1]
     spec["params"] = [param for param in spec["params"] if param["name"] == "size"]
+    return svg_of(spec)
+
+
+def svg_of(spec: dict[str, Any]) -> str:
+    """A Vega-Lite picture as SVG: short numbers, the same bytes each time, theme colours as CSS variables."""
+    import vl_convert
+
     svg = vl_convert.vegalite_to_svg(spec)
     # Hundredths of a pixel are enough; longer numbers double the file.
     svg = re.sub(r"(\d+\.\d\d)\d+", r"\1", svg)
@@ -194,7 +224,7 @@ def explorer_context(
 
 @functools.cache
 def _macro(call: str) -> jinja2.Template:
-    return _environment().from_string("{% import 'explorer.html.j2' as e with context %}{{ e." + call + " }}")
+    return environment().from_string("{% import 'explorer.html.j2' as e with context %}{{ e." + call + " }}")
 
 
 def render_explorer(payload: dict[str, Any], svg: str = "", sizes: Sequence[int] = ()) -> str:
@@ -236,43 +266,30 @@ def render_html(data: ReportData, *, scripts: bool = True) -> str:
         data.table, data.recommendation, data.verdict, data.size, inherited=data.inputs.locked_size,
         stand_in=data.inputs.counts.meta.tokenizer if data.inputs.stand_in else None,
     )
-    svg = chart_svg(payload["chart"])
-    scripts = {
-        "vega": vega_bundle(),
-        "explorer": web_file("explorer.js") + web_file("report.js"),
-    }
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
-                      for code in scripts.values())
+    svg = chart_svg(payload["chart"], columns=2 if scripts else 4)
+    code = web_file("explorer.js") + web_file("report.js")
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'"
+                      for part in (code, vega_bundle()))
     context = explorer_context(payload, svg, option_sizes(data.inputs, data.size, data.recommendation.size))
     left = [] if data.left_out is None else data.left_out.to_dicts()
-    return _environment().get_template("report.html.j2").render(
-        **context, data=data, d=data.decision, scripts=scripts, script_hashes=hashes, css=web_file("explorer.css"),
-        page_css=web_file("report.css"), payload_json=script_json(payload),
-        decision_json=script_json(_shown_decision(data)), left=left,
+    base = payload["baseline"]
+    return environment().get_template("report.html.j2").render(
+        **context, data=data, d=data.decision, code=code if scripts else "", script_hashes=hashes,
+        css=web_file("explorer.css"), page_css=web_file("report.css"), payload_json=script_json(payload),
+        vega_packed=_packed_vega(),
+        decision_packed=packed(decision_json(data.decision)), left=left, base=base,
+        row=next(r for r in payload["rows"] if r["draft_vocab"] == data.size),
+        base_row=next(r for r in payload["rows"] if r["draft_vocab"] == base),
         domains=list(data.inputs.counts.domains), columns=COLUMNS, percent=text.percent,
-        command=_command(data),
+        commands=commands(data.inputs, data.decision), versions=versions(),
     )
 
 
-def _shown_decision(data: ReportData) -> dict[str, Any]:
-    """The decision with the rows of its options only: all rows are in the page once already, as its data."""
-    value = json.loads(decision_json(data.decision))
-    value["table"] = [row for row in value["table"] if row["draft_vocab"] in value["options"]]
-    if value["token_set"]:
-        value["token_set"]["order"] = None
-    return value
+@functools.cache
+def versions() -> dict[str, str]:
+    """What computed and drew it."""
+    import importlib.metadata
+    import platform
 
-
-def _command(data: ReportData) -> str:
-    """The command that makes this report again, with file names in place of paths."""
-    s = data.decision.setting
-    latency = data.inputs.latency
-    source = latency.name if isinstance(latency, Gpu) else f"{s.target}.latency.json"
-    parts = ["eagle3 report", f"--target {s.target}", "--counts COUNTS.parquet", f"--latency {source}",
-             f"--size {data.size}", f"--k {s.k}", f"--draft-tp {s.draft_tp}", f"--target-tp {s.target_tp}",
-             f"--batch {s.batch}", f"--dtype {s.dtype}", f"--engine {s.engine}"]
-    if data.inputs.decode_ms:
-        parts.append(f"--decode-ms {data.inputs.decode_ms:g}")
-    if data.inputs.stand_in:
-        parts.append("--stand-in")
-    return " ".join([*parts, "--out report.html"])
+    names = ("altair", "numpy", "polars", "vl-convert-python")
+    return {"Python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}

@@ -107,6 +107,8 @@ const E3 = (() => {
           const at = cell.dataset.size === "chosen" ? size : Number(cell.dataset.size);
           cell.textContent = make(rowAt(rows, at));
         }
+      for (const cell of all("[data-domain]")) cell.textContent = fmt.percent(row.domains[cell.dataset.domain]);
+      for (const cell of all("[data-share]")) cell.textContent = fmt.percent(row[cell.dataset.share]);
       for (const cell of all("[data-chosen-size]")) cell.textContent = whole(size);
       slider.value = String(nearest(size));
       slider.setAttribute("aria-valuetext", whole(size) + " tokens");

@@ -1,6 +1,9 @@
 (() => {
-  const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const payload = read("payload");
+  const payload = JSON.parse(document.getElementById("payload").textContent);
+  const unpack = (id) => {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (ch) => ch.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+  };
   const root = document.body;
   const remember = (size) => history.replaceState(null, "", "#d=" + size);
   const explorer = E3.hydrate(root, payload, { onSize: remember });
@@ -27,9 +30,17 @@
   };
   for (const button of document.querySelectorAll("[data-save]")) {
     button.hidden = false;
-    button.addEventListener("click", () => button.dataset.save === "csv"
+    button.addEventListener("click", async () => (button.dataset.save === "csv"
       ? save("tradeoff.csv", "text/csv", csv())
-      : save("decision.json", "application/json", JSON.stringify(read("decision"), null, 2) + "\n"));
+      : save("decision.json", "application/json", await unpack("decision"))));
   }
   document.documentElement.dataset.live = "true";
+  // Figures are live by now; pictures follow when the page has been painted. The policy holds this script's hash.
+  const pictures = async () => {
+    const script = document.createElement("script");
+    script.textContent = await unpack("vega");
+    document.head.append(script);
+    await explorer.draw();
+  };
+  if (globalThis.DecompressionStream) requestAnimationFrame(() => setTimeout(pictures));
 })();
