@@ -36,6 +36,7 @@ from eagle3_core.inspect.rules import CONSUMERS, Finding, lint, who_could_load
 from eagle3_core.inspect.summary import dimensions
 from eagle3_core.report.html import web_file
 from eagle3_core.specs.target import target_from_config
+from eagle3_core.vocab.mapping import MOST_IDS
 
 LOG = logging.getLogger("eagle3")
 ANY_PATH = "EAGLE3_ANY_PATH"
@@ -265,7 +266,7 @@ BINS = 240
 def picture(facts: Facts, counts: TokenCounts | None) -> dict[str, Any] | None:
     """Share kept in equal ranges of ids, and of rank (log-spaced) where counts are at hand; None without ids."""
     ids, vocab = facts.mapping.ids if facts.mapping is not None else None, facts.vocab_size
-    if ids is None or vocab is None or vocab < 2:
+    if ids is None or vocab is None or not 2 <= vocab <= MOST_IDS:
         return None
     kept = np.zeros(vocab, dtype=bool)
     kept[ids[(ids >= 0) & (ids < vocab)]] = True

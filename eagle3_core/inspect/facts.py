@@ -139,9 +139,8 @@ class Facts:
         return bool(self.config.get(name, self.eagle_config.get(name)))
 
     def whole(self, name: str) -> int | None:
-        """A whole number of the decoder's fields, None when absent or something else."""
-        value = self.layer.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        """A positive whole number of the decoder's fields, None when absent or something else."""
+        return _whole(self.layer.get(name))
 
     def rows(self, name: str) -> int | None:
         info = self.tensors.get(name)
@@ -161,8 +160,7 @@ class Facts:
 
     @property
     def stated_draft_vocab(self) -> int | None:
-        value = self.config.get("draft_vocab_size")
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return _whole(self.config.get("draft_vocab_size"))
 
     @property
     def seen_vocab(self) -> int | None:
@@ -198,8 +196,7 @@ class Facts:
         wide = self.columns("fc.weight")
         if wide is not None:
             return wide // 3
-        value = self.config.get("target_hidden_size")
-        return value if isinstance(value, int) else self.whole("hidden_size")
+        return _whole(self.config.get("target_hidden_size")) or self.whole("hidden_size")
 
     @property
     def head_dim(self) -> int | None:
@@ -232,6 +229,10 @@ class Facts:
 
     def parameters(self, standing: Standing) -> int:
         return sum(part.parameters for part in self.parts if part.standing == standing)
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31 else None
 
 
 _PARTS = (

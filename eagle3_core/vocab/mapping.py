@@ -16,6 +16,9 @@ import numpy as np
 
 from eagle3_core.errors import Eagle3Error
 
+MOST_IDS = 1 << 24
+"""Sixty times the largest vocabulary in use; a file that states more is damaged, and would take the memory."""
+
 
 @dataclass(frozen=True, eq=False)
 class VocabMapping:
@@ -28,6 +31,9 @@ class VocabMapping:
         ids = np.asarray(self.target_ids)
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise Eagle3Error("target ids", found=f"{ids.dtype} of shape {ids.shape}", expected="integers [D]")
+        if self.vocab_size > MOST_IDS:
+            raise Eagle3Error("more target ids than any model has", found=f"V = {self.vocab_size:,}",
+                              expected=f"at most {MOST_IDS:,}")
         ids = np.ascontiguousarray(ids, dtype=np.int64)
         if ids.size and (ids.min() < 0 or ids.max() >= self.vocab_size):
             at = int(np.flatnonzero((ids < 0) | (ids >= self.vocab_size))[0])

@@ -193,3 +193,24 @@ def test_a_renamed_copy_of_the_weights_alone_is_still_a_drafter(tmp_path):
     shutil.copy(folder / "model.safetensors", tmp_path / "weights.safetensors")
     facts = inspect_path(tmp_path / "weights.safetensors")
     assert (facts.kind, facts.has_config, facts.draft_vocab_size) == ("checkpoint", False, D)
+
+
+@pytest.mark.parametrize("value", [None, -1, 10**30, "x", {}, [None]])
+@pytest.mark.parametrize("layout", ["specforge", "speculators"])
+def test_a_config_of_odd_values_is_judged_and_never_crashed_on(tmp_path, layout, value):
+    from eagle3_core.inspect.summary import facts_dict
+
+    s = small(layout)
+    folder = s.write(tmp_path)
+    layer = s.config.get("transformer_layer_config", s.config)
+    for name in [*s.config, *layer]:
+        holder = s.config if name in s.config else layer
+        (folder / "config.json").write_text(json.dumps({**s.config, name: value} if holder is s.config else {
+            **s.config, "transformer_layer_config": {**layer, name: value}}))
+        assert len(facts_dict(inspect_path(folder))["who_could_load"]) == 7
+
+
+def test_an_id_beyond_every_vocabulary_takes_no_memory(tmp_path):
+    torch.save([5, 1 << 50], tmp_path / "freq_2.pt")
+    with pytest.raises(Eagle3Error, match="more target ids than any model has"):
+        inspect_path(tmp_path / "freq_2.pt")

@@ -8,6 +8,7 @@ readings are valid the caller must say which.
 from __future__ import annotations
 
 import io
+import tokenize
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -188,7 +189,7 @@ def _load_npy(path: Path) -> np.ndarray:
     data = read_bytes(path, limit=LIMIT)
     try:
         return np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError, MemoryError, TypeError, SyntaxError) as error:
+    except (ValueError, EOFError, OSError, MemoryError, TypeError, SyntaxError, tokenize.TokenError) as error:
         raise Eagle3Error("is not an array file", where=path,
                           found=(str(error).splitlines() or [type(error).__name__])[0][:80]) from None
 
