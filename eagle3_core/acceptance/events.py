@@ -22,8 +22,16 @@ def is_event_file(path: Path) -> bool:
 
 def read_scalars(path: str | Path) -> dict[str, float]:
     """The last value of every scalar. Raises Eagle3Error when the file is not made of records."""
+    found = read_series(path)
+    if not found:
+        raise Eagle3Error("holds no scalars", where=path, expected="a TensorBoard event file with scalars")
+    return {tag: values[max(values)] for tag, values in found.items()}
+
+
+def read_series(path: str | Path) -> dict[str, dict[int, float]]:
+    """Every scalar by step; of a repeated step the last value counts. Raises Eagle3Error as ``read_scalars`` does."""
     data = read_bytes(path, limit=4 << 30)
-    last: dict[str, tuple[int, float]] = {}
+    found: dict[str, dict[int, float]] = {}
     try:
         for record in _records(data):
             step = 0
@@ -32,13 +40,10 @@ def read_scalars(path: str | Path) -> dict[str, float]:
                     step = value
                 elif number == 5 and isinstance(value, bytes):
                     for tag, scalar in _values(value):
-                        if tag not in last or step >= last[tag][0]:
-                            last[tag] = (step, scalar)
+                        found.setdefault(tag, {})[step] = scalar
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
         raise Eagle3Error("is not a TensorBoard event file", where=path, found=str(error)[:80]) from None
-    if not last:
-        raise Eagle3Error("holds no scalars", where=path, expected="a TensorBoard event file with scalars")
-    return {tag: value for tag, (_, value) in last.items()}
+    return found
 
 
 def _records(data: bytes) -> Iterator[bytes]:

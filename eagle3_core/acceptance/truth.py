@@ -99,16 +99,12 @@ def measured(pairs: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for (k, size), group in pairs.sort("k", "draft_vocab").group_by(["k", "draft_vocab"], maintain_order=True):
         low, high = np.quantile(_resampled(group), [0.025, 0.975])
-        rows.append({
-            "draft_vocab": size, "k": k, "prompts": len(group), "tau": _tau(group),
-            "round_ms": float(np.median(group["round_ms"])), "token_ms": float(np.median(group["token_ms"])),
-            "draft_ms": float(np.median(group["draft_ms"])), "verify_ms": float(np.median(group["verify_ms"])),
-            "speedup": _tau(group) / float(np.median(group["ratio"])), "low": float(low), "high": float(high)})
+        middle = {name: float(np.median(group[name].to_numpy()))
+                  for name in ("round_ms", "token_ms", "draft_ms", "verify_ms", "ratio")}
+        tau = 1 + float(group["kept"].to_numpy().sum() / group["rounds"].to_numpy().sum())
+        rows.append({"draft_vocab": size, "k": k, "prompts": len(group), "tau": tau, **middle,
+                     "speedup": tau / middle["ratio"], "low": float(low), "high": float(high)})
     return pl.DataFrame(rows)
-
-
-def _tau(group: pl.DataFrame) -> float:
-    return 1 + group["kept"].sum() / group["rounds"].sum()
 
 
 def _resampled(group: pl.DataFrame, seed: int = 0) -> np.ndarray:

@@ -70,7 +70,7 @@ def claim_run(folder: Path, command: list[str], **facts: Any) -> None:
     """Record this process as the one that runs ``folder``. Raises Eagle3Error while another one does."""
     file = folder / "run.json"
     before = read_json(file) if file.exists() else {}
-    if before and before.get("pid") != os.getpid() and _alive(before):
+    if before and before.get("pid") != os.getpid() and is_alive(before):
         raise Eagle3Error("is being run by another process", where=folder, found=f"process {before['pid']}")
     me = psutil.Process()
     write_text(file, canonical_json({
@@ -95,7 +95,7 @@ def read_status(folder: Path) -> RunStatus:
     value: State = state.get("state", "starting")
     message = state.get("message", "")
     here = run.get("host") == socket.gethostname()
-    if value in ("starting", "running") and here and not _alive(run):
+    if value in ("starting", "running") and here and not is_alive(run):
         value, message = "dead", message or f"process {run.get('pid')} is gone"
     return RunStatus(
         name=folder.name, folder=folder, state=value, step=state.get("step", 0), steps=state.get("steps"),
@@ -103,7 +103,7 @@ def read_status(folder: Path) -> RunStatus:
     )
 
 
-def _alive(run: dict[str, Any]) -> bool:
+def is_alive(run: dict[str, Any]) -> bool:
     """The recorded process still runs here: same id, same start time (ids are reused)."""
     if run.get("host") != socket.gethostname():
         return False
