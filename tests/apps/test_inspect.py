@@ -220,6 +220,23 @@ def test_a_phone_shows_all_without_scrolling_sideways(server, window, scheme):
     assert shown.evaluate("document.querySelector('.e3-inspect').scrollWidth <= window.innerWidth")
 
 
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault_on_a_page_with_findings(server, window, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    broken = small()
+    broken.config |= {"tie_word_embeddings": True, "norm_before_residual": True}
+    broken.write(server.data / "inspect-axe")
+    shown = open_page(window(scheme=scheme), server, "?path=inspect-axe")
+    expect(shown.locator("ol.lint .error")).to_be_visible(timeout=30_000)
+    # The page gives marimo's own controls their names once it has come to rest.
+    expect(shown.locator("input[type=file]:not([aria-label])")).to_have_count(0)
+    serious = [(v["id"], [n["html"][:120] for n in v["nodes"]][:3]) for v in Axe().run(shown).response["violations"]
+               if v["impact"] in ("serious", "critical")]
+    assert not serious, serious
+
+
 def test_the_notebook_runs_without_a_browser_and_without_torch():
     import subprocess
 
