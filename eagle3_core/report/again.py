@@ -30,14 +30,20 @@ def report_command(inputs: TradeoffInputs, decision: Decision) -> str:
     source = latency.name if isinstance(latency, Gpu) else f"{s.target}.latency.json"
     parts = [f"--target {_quoted(s.target)}", f"--counts {COUNTS}", f"--latency {_quoted(source)}",
              f"--size {decision.choice.draft_vocab}", f"--acceptance {_acceptance(inputs)}"]
-    defaults = {"k": 5, "draft_tp": 1, "target_tp": 1, "batch": 1, "engine": "sglang", "context": 1024}
+    defaults = {"k": 5, "topk": 1, "draft_tokens": None, "draft_tp": 1, "target_tp": 1, "batch": 1,
+                "engine": "sglang", "context": 1024}
     parts += [f"--{name.replace('_', '-')} {getattr(s, name)}" for name, usual in defaults.items()
               if getattr(s, name) != usual]
     parts.append(f"--dtype {s.dtype}")
     if inputs.strategy != "pooled":
         parts.append(f"--ranking {inputs.strategy}")
-    if inputs.weights:
-        parts.append("--weights " + _quoted(",".join(f"{name}={value:g}" for name, value in inputs.weights.items())))
+    for option, shares in (("weights", inputs.weights), ("mix", inputs.mix)):
+        if shares:
+            parts.append(f"--{option} " + _quoted(",".join(f"{name}={value:g}" for name, value in shares.items())))
+    if inputs.max_lm_head_bytes is not None:
+        parts.append(f"--max-head-gb {inputs.max_lm_head_bytes / 1e9:g}")
+    if inputs.min_worst_coverage is not None:
+        parts.append(f"--min-worst {inputs.min_worst_coverage:g}")
     if not inputs.force:
         parts.append("--no-force")
     if inputs.extra_forced:

@@ -45,12 +45,19 @@ class ReportData:
     """None where another tokenizer's counts stand in: its tokens are not the target's."""
 
 
+ROUND_STEP = 8_192
+"""A report holds a row at each multiple as well: round sizes are what people type, and it cannot compute more rows."""
+
+
 def report_data(inputs: TradeoffInputs, decision: Decision) -> ReportData:
     size = decision.choice.draft_vocab
-    table = full_table(inputs, size)
-    recommendation = recommend(table, tolerance=inputs.tolerance, constraints=constraints_of(inputs))
+    # Recommended from the same rows as everywhere; the round sizes are only shown.
+    grid = full_table(inputs, size)
+    recommendation = recommend(grid, tolerance=inputs.tolerance, constraints=constraints_of(inputs))
+    vocab = inputs.target.vocab_size
+    table = full_table(inputs, size, also=range(ROUND_STEP, vocab, ROUND_STEP))
     missing = None if inputs.stand_in else left_out(inputs.counts, ranking_of(inputs), size, LEFT_OUT_ROWS)
-    return ReportData(inputs, decision, table, recommendation, verdict(recommendation, table), size, missing)
+    return ReportData(inputs, decision, table, recommendation, verdict(recommendation, grid), size, missing)
 
 
 def table_rows(table: pl.DataFrame) -> list[dict[str, Any]]:

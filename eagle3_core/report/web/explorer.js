@@ -22,7 +22,7 @@ const E3 = (() => {
     let i = rows.findIndex((r) => r.draft_vocab >= size);
     if (i < 0) i = rows.length - 1;
     if (rows[i].draft_vocab === size || i === 0) return rows[i];
-    const a = rows[i - 1], b = rows[i], out = { ...b, draft_vocab: size, interpolated: true };
+    const a = rows[i - 1], b = rows[i], out = { ...b, draft_vocab: size, between: true };
     const t = (Math.log(size) - Math.log(a.draft_vocab)) / (Math.log(b.draft_vocab) - Math.log(a.draft_vocab));
     const linear = (size - a.draft_vocab) / (b.draft_vocab - a.draft_vocab);
     const exact = ["lm_head_params", "trainable_params", "total_params", "lm_head_bytes", "training_bytes"];
@@ -50,6 +50,7 @@ const E3 = (() => {
     };
   }
 
+  const EVIDENCE = { coverage: "coverage_evidence", step_ms: "latency_evidence", speedup: "speedup_evidence" };
   const OPTION_ROWS = [
     ["coverage", (r) => fmt.percent(r.coverage)], ["worst", (r) => r.worst_domain + " " + fmt.percent(r.worst_coverage)],
     ["lm_head", (r) => fmt.count(r.lm_head_params)], ["bytes", (r) => fmt.bytes(r.lm_head_bytes)],
@@ -100,6 +101,9 @@ const E3 = (() => {
         card.querySelector(".value").textContent = value;
         card.querySelector(".detail").textContent = detail;
         card.querySelector(".against").textContent = against;
+        // Between two rows a figure is interpolated, whatever the rows themselves are.
+        const mark = row[EVIDENCE[key]] || "derived";
+        card.querySelector(".mark").textContent = row.between && mark !== "derived" ? mark + ", between rows" : mark;
       }
       for (const [key, make] of OPTION_ROWS)
         for (const cell of all(`[data-option=${key}]`)) {
