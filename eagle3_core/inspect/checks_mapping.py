@@ -35,11 +35,12 @@ def out_of_range(subject: Subject) -> Iterator[Hit]:
 
 
 def duplicate(subject: Subject) -> Iterator[Hit]:
-    if (found := _ids(subject)) is None:
+    mapping = subject.facts.mapping
+    if mapping is None or mapping.distinct is None:
         return
-    values, counts = np.unique(found[1], return_counts=True)
+    values, counts = mapping.distinct
     if (repeated := values[counts > 1]).size:
-        yield found[0].source, f"{repeated.size:,} target ids are mapped more than once: {_some(repeated)}"
+        yield mapping.source, f"{repeated.size:,} target ids are mapped more than once: {_some(repeated)}"
 
 
 def float_d2t(subject: Subject) -> Iterator[Hit]:
@@ -157,7 +158,7 @@ def padded(subject: Subject) -> Iterator[Hit]:
         if unseen > PADDED_SHARE * ids.size:
             yield mapping.source, f"{unseen:,} of {ids.size:,} ids never occur in the counts"
         return
-    ordered = np.unique(ids)
+    ordered = mapping.distinct[0] if mapping.distinct is not None else ids
     run = int(np.argmax(np.append(ordered, -1) != np.arange(ordered.size + 1)))
     if PREFIX_SUSPECT <= run < ids.size and run >= ids.size / 4:
         yield mapping.source, f"the ids 0..{run - 1:,} are all in: {run / ids.size:.0%} of D"

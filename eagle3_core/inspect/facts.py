@@ -56,6 +56,11 @@ class MappingFacts:
         values = self.d2t.astype(np.int64)
         return values + np.arange(values.size) if self.form == "offsets" else values
 
+    @functools.cached_property
+    def distinct(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The ids, ascending and each once, and how often each is mapped."""
+        return None if self.ids is None else np.unique(self.ids, return_counts=True)
+
     def checked(self, vocab_size: int) -> VocabMapping:
         """Raises Eagle3Error for anything that is no mapping of ``vocab_size`` target ids."""
         if self.ids is None:
