@@ -41,7 +41,7 @@ def counts_summary(counts: Any) -> dict[str, Any]:
 def register(app: typer.Typer) -> None:
     @app.command()
     def count(
-        data: list[str] = typer.Argument(..., help="Files, folders or globs; .gz and .zst are read as they are."),
+        data: list[str] = typer.Argument(..., help="Files, folders, globs or URLs; .gz and .zst are read as they are."),
         tokenizer: options.Tokenizer = None,
         target: str | None = typer.Option(None, "--target", help="Target, for V: padding rows are kept."),
         out: options.Out = None,
@@ -51,6 +51,9 @@ def register(app: typer.Typer) -> None:
         domain_field: str | None = typer.Option(None, "--domain-field", help="Take the domain from this field."),
         processes: int | None = typer.Option(None, "--processes", min=1, help="Default: one a core."),
         max_bad: float = typer.Option(0.01, "--max-bad", min=0, max=1, help="Share of bad records to accept."),
+        engine: str = typer.Option("local", "--engine", help="local, or ray for a cluster."),
+        ray_address: str | None = typer.Option(None, "--ray-address",
+                                               help="Of the cluster; default RAY_ADDRESS, else a local one starts."),
         resume: bool = typer.Option(False, "--resume", help="Continue from finished input files."),
         documents: int = typer.Option(0, "--documents", min=0,
                                       help="Also keep this many documents a domain as bags of ids."),
@@ -74,7 +77,7 @@ def register(app: typer.Typer) -> None:
             result = count_tokens(
                 data, opened, vocab_size=vocab, tokens=tokens, fmt=fmt, domains=_domains(domain),  # type: ignore[arg-type]
                 domain_field=domain_field, processes=processes, max_bad=max_bad, out=out, resume=resume,
-                progress=advance,
+                engine=engine, ray_address=ray_address, progress=advance,  # type: ignore[arg-type]
             )
         write_counts(result, out)
         if documents:

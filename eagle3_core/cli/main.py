@@ -11,8 +11,8 @@ from eagle3_core import __version__
 from eagle3_core.errors import Eagle3Error
 
 COMMANDS = (
-    "app", "params", "count", "coverage", "measure", "tradeoff", "export", "report", "check", "audit",
-    "extract", "demo", "inspect", "runs",
+    "app", "params", "count", "merge", "coverage", "measure", "tradeoff", "export", "report", "check", "audit",
+    "extract", "train", "demo", "inspect", "runs",
 )
 """Modules of this package, in the order ``--help`` lists them; each has ``register(app)``."""
 

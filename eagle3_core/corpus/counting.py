@@ -20,11 +20,11 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Literal, Protocol
 
 import numpy as np
 import polars as pl
@@ -32,8 +32,10 @@ import polars as pl
 from eagle3_core import __version__
 from eagle3_core.corpus.chat import BadDocument, texts
 from eagle3_core.corpus.counts import FOLDS, CountsMeta, InputFile, TokenCounts, TokenKind
+from eagle3_core.corpus.part import Cell, Part, load_part, open_parts, save_part
 from eagle3_core.corpus.pieces import PieceEncoder
 from eagle3_core.corpus.readers import Document, Record, document_of, expand, read_records
+from eagle3_core.corpus.remote import Source, opened, size_of
 from eagle3_core.corpus.tokenizer import Tokenizer
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import canonical_json, sha256_file
@@ -42,8 +44,7 @@ BATCH_BYTES = 1 << 20
 WHOLE_NOTE = "plain text and ids without a mask have no speaker: counted whole"
 NO_TEMPLATE_NOTE = "the tokenizer has no chat template: message contents counted without template tokens"
 
-Cell = tuple[str, int]
-"""A domain and a fold."""
+EngineName = Literal["local", "ray"]
 
 
 @dataclass(frozen=True)
@@ -54,25 +55,6 @@ class Job:
     vocab_size: int
     tokens: TokenKind
     domain_field: str | None
-
-
-@dataclass
-class Part:
-    """Counts of some records: per domain and fold, id -> count; documents; rejected lines; notes."""
-
-    counts: dict[Cell, Counter[int]] = field(default_factory=dict)
-    documents: Counter[Cell] = field(default_factory=Counter)
-    rejected: list[dict[str, Any]] = field(default_factory=list)
-    records: int = 0
-    notes: set[str] = field(default_factory=set)
-
-    def add(self, other: Part) -> None:
-        for cell, counter in other.counts.items():
-            self.counts.setdefault(cell, Counter()).update(counter)
-        self.documents.update(other.documents)
-        self.rejected += other.rejected
-        self.records += other.records
-        self.notes |= other.notes
 
 
 def fold_of(identity: bytes) -> int:
@@ -93,44 +75,49 @@ def count(
     max_bad: float = 0.01,
     out: Path | None = None,
     resume: bool = False,
+    engine: EngineName = "local",
+    ray_address: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TokenCounts:
-    """Count the tokens of files, folders and globs.
+    """Count the tokens of files, folders, globs and URLs.
 
     ``vocab_size`` is the target's V; a longer tokenizer is an error, padding rows
     beyond it are kept. ``domains`` maps a name to a glob over file names;
     ``domain_field`` takes the name from each record; else all is ``all``.
-    ``progress`` is told bytes done and in all. Bad lines go to
-    ``<out>.rejected.jsonl``; a share above ``max_bad`` raises Eagle3Error.
+    ``engine`` "ray" counts on a Ray cluster, with the same result. ``progress`` is
+    told bytes done and in all. Bad lines go to ``<out>.rejected.jsonl``; a share
+    above ``max_bad`` raises Eagle3Error.
     """
     vocab = tokenizer.size if vocab_size is None else vocab_size
     if tokenizer.size > vocab:
         raise Eagle3Error("tokenizer is longer than the target's vocabulary", where=tokenizer.name,
                           found=f"{tokenizer.size:,} ids", expected=f"at most V = {vocab:,}")
     files = expand(inputs)
+    placed = [Placed(index, file, domain_of(file, domains), sha256_file(file) if isinstance(file, Path) else None)
+              for index, file in enumerate(files)]
     job = Job(tokenizer, vocab, tokens, domain_field)
     parts = None if out is None else out.parent / f".{out.name}.parts"
     identity = canonical_json([tokenizer.sha256, vocab, tokens, domain_field, dict(domains or {}), fmt])
     if parts is not None:
-        _open_parts(parts, identity, resume)
-    total_bytes = sum(file.stat().st_size for file in files)
+        open_parts(parts, identity, resume)
+    kept = {item.index: path for item in placed if parts is not None and (path := parts / item.part_name).exists()}
+    total_bytes = sum(map(size_of, files))
     whole, sources, done = Part(), [], 0
-    workers = min(processes or os.cpu_count() or 1, 64)
-    with _pool(job, workers) as pool:
-        for file in files:
-            source = InputFile(name=file.name, bytes=file.stat().st_size, sha256=sha256_file(file))
-            kept = None if parts is None else parts / f"{len(sources):06d}-{source.sha256}.json"
-            if kept is not None and kept.exists():
-                part = _load_part(kept)
+    with make_engine(engine, job, processes, ray_address) as run:
+        counted = run.parts([item for item in placed if item.index not in kept], fmt)
+        for item in placed:
+            if item.index in kept:
+                sha256, part = load_part(kept[item.index])
             else:
-                part = _count_file(file, fmt, _domain_of(file, domains), pool, workers)
-                if kept is not None:
-                    _save_part(part, kept)
+                sha256, part = next(counted)
+                if parts is not None:
+                    save_part(sha256, part, parts / item.part_name)
             whole.add(part)
-            sources.append(source)
-            done += source.bytes
+            sources.append(InputFile(name=item.file.name, bytes=size_of(item.file), sha256=sha256))
+            done += sources[-1].bytes
             if progress is not None:
                 progress(done, total_bytes)
+    whole.rejected.sort(key=lambda row: (row["file"], row["line"]))
     if out is not None:
         _write_rejected(whole, out)
     _check_bad(whole, max_bad, out)
@@ -140,7 +127,7 @@ def count(
     return result
 
 
-def _domain_of(file: Path, domains: Mapping[str, str] | None) -> str:
+def domain_of(file: Source, domains: Mapping[str, str] | None) -> str:
     if not domains:
         return "all"
     for name, pattern in domains.items():
@@ -149,7 +136,7 @@ def _domain_of(file: Path, domains: Mapping[str, str] | None) -> str:
     raise Eagle3Error("belongs to no --domain", where=file, expected=f"a match of {', '.join(domains.values())}")
 
 
-def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+def batches_of(records: Iterable[Record]) -> Iterator[list[Record]]:
     batch: list[Record] = []
     size = 0
     for record in records:
@@ -162,66 +149,106 @@ def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-class _Inline:
-    """The pool of one: same calls, no processes."""
+@dataclass(frozen=True)
+class Placed:
+    """An input file, its place among all, and the domain of its records that name none."""
 
-    def __init__(self, job: Job) -> None:
-        _start(job)
+    index: int
+    file: Source
+    domain: str
+    sha256: str | None
+    """None for a remote file, which is hashed when it has been fetched."""
 
-    def __enter__(self) -> _Inline:
-        return self
+    @property
+    def part_name(self) -> str:
+        """Of the file's kept part: by what it holds, else by where it is and how long."""
+        held = self.sha256 or hashlib.sha256(f"{self.file}\n{size_of(self.file)}".encode()).hexdigest()
+        return f"{self.index:06d}-{held}.json"
 
-    def __exit__(self, *_: object) -> None:
-        pass
+
+class Engine(Protocol):
+    """Where counting runs. ``parts`` yields (SHA-256, Part) of each file, in the order given."""
+
+    def __enter__(self) -> Engine: ...
+    def __exit__(self, *_: object) -> None: ...
+    def parts(self, files: Sequence[Placed], fmt: str | None) -> Iterator[tuple[str, Part]]: ...
+
+
+def make_engine(name: EngineName, job: Job, processes: int | None, ray_address: str | None) -> Engine:
+    """Raises Eagle3Error for a name that is none."""
+    if name == "ray":
+        from eagle3_core.corpus.ray_engine import RayEngine
+
+        return RayEngine(job, processes, ray_address)
+    if name != "local":
+        raise Eagle3Error("--engine", found=repr(name), expected="local or ray")
+    return LocalEngine(job, min(processes or os.cpu_count() or 1, 64))
 
 
 _JOB: Job | None = None
 _ENCODER: PieceEncoder | None = None
 
 
-def _start(job: Job) -> None:
+def prepare_worker(job: Job) -> None:
+    """Make ``job`` this process's own: a worker keeps its tables from batch to batch."""
     global _JOB, _ENCODER
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _JOB = job
     _ENCODER = None if job.tokenizer.spec is None else PieceEncoder(job.tokenizer.spec)
 
 
-def _pool(job: Job, workers: int) -> Any:
-    if workers == 1 or "fork" not in multiprocessing.get_all_start_methods():
-        return _Inline(job)
-    # Forked workers share the opened tokenizer; opening one takes seconds.
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork"), initializer=_start,
-                               initargs=(job,))
+class LocalEngine:
+    """Forked processes of this machine, or none: they share the opened tokenizer, which takes seconds to open."""
 
+    def __init__(self, job: Job, workers: int) -> None:
+        self.workers = workers if "fork" in multiprocessing.get_all_start_methods() else 1
+        self.pool: ProcessPoolExecutor | None = None
+        if self.workers == 1:
+            prepare_worker(job)
+        else:
+            self.pool = ProcessPoolExecutor(self.workers, mp_context=multiprocessing.get_context("fork"),
+                                            initializer=prepare_worker, initargs=(job,))
 
-def _count_file(file: Path, fmt: str | None, domain: str, pool: Any, workers: int) -> Part:
-    result = Part()
-    batches = _batches(read_records(file, fmt))
-    if isinstance(pool, _Inline):
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+
+    def parts(self, files: Sequence[Placed], fmt: str | None) -> Iterator[tuple[str, Part]]:
+        for item in files:
+            with opened(item.file) as local:
+                yield item.sha256 or sha256_file(local), self._file(local, fmt, item.domain)
+
+    def _file(self, file: Path, fmt: str | None, domain: str) -> Part:
+        result = Part()
+        batches = batches_of(read_records(file, fmt))
+        if self.pool is None:
+            for batch in batches:
+                result.add(count_records(batch, domain, file.name))
+            return result
+        waiting: set[Future[Part]] = set()
         for batch in batches:
-            result.add(count_records(batch, domain, file.name))
+            waiting.add(self.pool.submit(count_records, batch, domain, file.name))
+            if len(waiting) >= 2 * self.workers:
+                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    result.add(future.result())
+        for future in waiting:
+            result.add(future.result())
         return result
-    waiting: set[Any] = set()
-    for batch in batches:
-        waiting.add(pool.submit(count_records, batch, domain, file.name))
-        if len(waiting) >= 2 * workers:
-            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in finished:
-                result.add(future.result())
-    for future in waiting:
-        result.add(future.result())
-    return result
 
 
 def count_records(records: Sequence[Record], domain: str, source: str) -> Part:
-    """Count one batch in this process (the one ``_start`` prepared)."""
+    """Count one batch in this process, which ``prepare_worker`` made ready."""
     assert _JOB is not None
     part = Part(records=len(records))
     pieces: dict[Cell, Counter[str]] = {}
     for record in records:
         try:
             document = document_of(record, vocab_size=_JOB.vocab_size, domain_field=_JOB.domain_field)
-            parts, ids, identity = _what_to_count(document, _JOB, part.notes)
+            parts, ids, identity = what_to_count(document, _JOB, part.notes)
         except BadDocument as error:
             raw = record.raw if record.raw is not None else repr(record.value).encode()
             part.rejected.append({"file": source, "line": record.line, "reason": str(error),
@@ -252,7 +279,7 @@ def count_records(records: Sequence[Record], domain: str, source: str) -> Part:
     return part
 
 
-def _what_to_count(
+def what_to_count(
     document: Document, job: Job, notes: set[str]
 ) -> tuple[list[str], np.ndarray | None, bytes]:
     """Texts to encode, ids to count as they are, and what the fold is hashed from."""
@@ -274,39 +301,6 @@ def _what_to_count(
             notes.add(WHOLE_NOTE)
         return [], document.ids, identity
     return [], document.ids[document.mask if job.tokens == "assistant" else ~document.mask], identity
-
-
-def _open_parts(parts: Path, identity: str, resume: bool) -> None:
-    """A fresh folder of parts, or the earlier one when resuming the same job."""
-    stamp = parts / "job.json"
-    if resume and stamp.exists() and stamp.read_text() == identity:
-        return
-    shutil.rmtree(parts, ignore_errors=True)
-    try:
-        parts.mkdir(parents=True)
-        stamp.write_text(identity)
-    except OSError as error:
-        raise Eagle3Error("cannot be written", where=parts, found=error.strerror) from None
-
-
-def _save_part(part: Part, path: Path) -> None:
-    value = {
-        "counts": [[d, f, list(c.keys()), list(c.values())] for (d, f), c in part.counts.items()],
-        "documents": [[d, f, n] for (d, f), n in part.documents.items()],
-        "rejected": part.rejected, "records": part.records, "notes": sorted(part.notes),
-    }
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(value))
-    temporary.replace(path)
-
-
-def _load_part(path: Path) -> Part:
-    value = json.loads(path.read_text())
-    return Part(
-        counts={(d, f): Counter(dict(zip(ids, n, strict=True))) for d, f, ids, n in value["counts"]},
-        documents=Counter({(d, f): n for d, f, n in value["documents"]}),
-        rejected=value["rejected"], records=value["records"], notes=set(value["notes"]),
-    )
 
 
 def _write_rejected(part: Part, out: Path) -> None:

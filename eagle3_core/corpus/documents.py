@@ -27,9 +27,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eagle3_core import __version__
 from eagle3_core.corpus.chat import BadDocument
-from eagle3_core.corpus.counting import Job, _domain_of, _what_to_count, fold_of
+from eagle3_core.corpus.counting import Job, domain_of, fold_of, what_to_count
 from eagle3_core.corpus.counts import FOLDS, TokenKind
-from eagle3_core.corpus.readers import document_of, expand, read_records
+from eagle3_core.corpus.readers import document_of, expand, records_of
+from eagle3_core.corpus.remote import size_of
 from eagle3_core.corpus.tokenizer import Tokenizer
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import atomic_path
@@ -70,22 +71,22 @@ def sample_documents(
     vocab = tokenizer.size if vocab_size is None else vocab_size
     job = Job(tokenizer, vocab, tokens, domain_field)
     files = expand(inputs)
-    total, done = sum(file.stat().st_size for file in files), 0
+    total, done = sum(map(size_of, files)), 0
     # Per domain a heap whose root is the largest hash kept.
     kept: dict[str, list[tuple[int, int, np.ndarray, np.ndarray]]] = {}
     seen: dict[str, int] = {}
     hashes: set[tuple[str, int]] = set()
     notes: set[str] = set()
     for file in files:
-        for record in read_records(file, fmt):
+        for record in records_of(file, fmt):
             try:
                 document = document_of(record, vocab_size=vocab, domain_field=domain_field)
-                texts, ids, identity = _what_to_count(document, job, notes)
+                texts, ids, identity = what_to_count(document, job, notes)
             except BadDocument:
                 continue
             if document.weights is not None or not (texts or ids is not None):
                 continue
-            domain = document.domain or _domain_of(file, domains)
+            domain = document.domain or domain_of(file, domains)
             seen[domain] = seen.get(domain, 0) + 1
             number = int.from_bytes(hashlib.blake2b(identity, digest_size=16, person=b"eagle3-sample").digest(), "big")
             heap = kept.setdefault(domain, [])
@@ -101,7 +102,7 @@ def sample_documents(
                 heapq.heappush(heap, entry)
             else:
                 hashes.discard((domain, -heapq.heapreplace(heap, entry)[0]))
-        done += file.stat().st_size
+        done += size_of(file)
         if progress is not None:
             progress(done, total)
     rows = [

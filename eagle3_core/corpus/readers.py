@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from eagle3_core.corpus.chat import BadDocument, Message, messages_of
+from eagle3_core.corpus.remote import Source, find_remote, is_url, opened
 from eagle3_core.errors import Eagle3Error, suggest
 
 MAX_LINE = 512 << 20
@@ -50,13 +51,16 @@ class Document:
     """Counts of each id, for a ready-made histogram."""
 
 
-def expand(inputs: Sequence[str | Path]) -> list[Path]:
-    """Files of the given files, folders and globs, each once, in a stable order. Raises Eagle3Error when none."""
-    files: dict[Path, None] = {}
+def expand(inputs: Sequence[str | Path]) -> list[Source]:
+    """Files of the given files, folders, globs and URLs, each once, in a stable order. Raises Eagle3Error when none."""
+    files: dict[Source, None] = {}
     for item in inputs:
         text = str(item)
         path = Path(text)
-        if path.is_dir():
+        found: Sequence[Source]
+        if is_url(text):
+            found = [remote for remote in find_remote(text) if _format(Path(remote.name))]
+        elif path.is_dir():
             found = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p, path) and _format(p))
             if any(_format(p) == "arrow" for p in found):
                 # speculators keeps ids and masks in the arrow rows; its hs_*.safetensors repeat them without masks.
@@ -105,6 +109,26 @@ def read_records(path: Path, fmt: str | None = None) -> Iterator[Record]:
         raise Eagle3Error("cannot be read", where=path, found=error.strerror or error) from None
 
 
+def records_of(source: Source, fmt: str | None = None) -> Iterator[Record]:
+    """All records of one file, here or behind a URL."""
+    with opened(source) as path:
+        yield from read_records(path, fmt)
+
+
+def lines_between(path: Path, start: int, end: int) -> Iterator[Record]:
+    """Records of the lines of a plain JSONL file that begin at bytes ``start`` to ``end``, numbered from 1."""
+    with path.open("rb") as file:
+        if start:
+            file.seek(start - 1)
+            file.readline()
+        yield from _lines(path, file, end=end, begins=start == 0)
+
+
+def can_be_split(path: Path, fmt: str | None = None) -> bool:
+    """Whether ``lines_between`` reads this file: plain lines, not compressed."""
+    return (fmt or _format(path)) == "jsonl" and path.suffix.lower() not in (".gz", ".zst")
+
+
 def open_bytes(path: Path) -> BinaryIO:
     """The file's bytes, decompressed where it ends in .gz or .zst."""
     if path.suffix.lower() == ".gz":
@@ -118,18 +142,23 @@ def open_bytes(path: Path) -> BinaryIO:
 
 def _jsonl(path: Path) -> Iterator[Record]:
     with open_bytes(path) as file:
-        number = 0
-        try:
-            while line := file.readline(MAX_LINE):
-                number += 1
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                if not line.endswith(b"\n") and len(line) == MAX_LINE:
-                    raise Eagle3Error(f"line {number} is too long", where=path, expected=f"at most {MAX_LINE:,} bytes")
-                if line.strip():
-                    yield Record(number, raw=line.rstrip(b"\r\n"))
-        except (EOFError, gzip.BadGzipFile) as error:
-            raise Eagle3Error(f"is cut off after line {number}", where=path, found=str(error)) from None
+        yield from _lines(path, file)
+
+
+def _lines(path: Path, file: BinaryIO, *, end: int | None = None, begins: bool = True) -> Iterator[Record]:
+    """``end``: no line that begins there or later. ``begins``: the file does, so a byte order mark may stand first."""
+    number = 0
+    try:
+        while (end is None or file.tell() < end) and (line := file.readline(MAX_LINE)):
+            number += 1
+            if number == 1 and begins:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if not line.endswith(b"\n") and len(line) == MAX_LINE:
+                raise Eagle3Error(f"line {number} is too long", where=path, expected=f"at most {MAX_LINE:,} bytes")
+            if line.strip():
+                yield Record(number, raw=line.rstrip(b"\r\n"))
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise Eagle3Error(f"is cut off after line {number}", where=path, found=str(error)) from None
 
 
 def _json(path: Path) -> Iterator[Record]:

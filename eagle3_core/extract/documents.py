@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from eagle3_core.corpus.chat import BadDocument, prompt_of, segments
-from eagle3_core.corpus.counting import _domain_of
-from eagle3_core.corpus.readers import Document, document_of, expand, read_records
+from eagle3_core.corpus.counting import domain_of
+from eagle3_core.corpus.readers import Document, document_of, expand, records_of
 from eagle3_core.corpus.tokenizer import Tokenizer
 from eagle3_core.errors import Eagle3Error
 
@@ -47,8 +47,8 @@ def encode_documents(
     made: list[Encoded] = []
     rejected: list[Rejected] = []
     for file in expand(data):
-        domain = _domain_of(file, domains)
-        for record in read_records(file, fmt):
+        domain = domain_of(file, domains)
+        for record in records_of(file, fmt):
             if limit is not None and len(made) >= limit:
                 return made, rejected
             try:

@@ -6,7 +6,6 @@ import gzip
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,17 +15,12 @@ import tokenizers
 import torch
 import zstandard
 from safetensors.torch import save_file
-from tiny import MARKED, make_tokenizer
+from tiny import MARKED, make_tokenizer, write_lines
 
 from eagle3_core.corpus.counting import count
 from eagle3_core.corpus.counts import FOLDS, merge_counts, read_counts, write_counts
 from eagle3_core.corpus.tokenizer import Tokenizer, load_tokenizer
 from eagle3_core.errors import Eagle3Error
-
-
-def write_lines(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def histogram(ids: list[int], vocab: int) -> np.ndarray:

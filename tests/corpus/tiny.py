@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -47,3 +48,8 @@ def make_tokenizer(folder: Path, *, template: str | None = CHATML, vocab: int = 
         config["chat_template"] = template
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
+
+
+def write_lines(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path

@@ -1,0 +1,68 @@
+"""Counts of some records, and the folder that keeps them file by file until a run is done."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eagle3_core.errors import Eagle3Error
+
+Cell = tuple[str, int]
+"""A domain and a fold."""
+
+
+@dataclass
+class Part:
+    """Counts of some records: per domain and fold, id -> count; documents; rejected lines; notes."""
+
+    counts: dict[Cell, Counter[int]] = field(default_factory=dict)
+    documents: Counter[Cell] = field(default_factory=Counter)
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+    records: int = 0
+    notes: set[str] = field(default_factory=set)
+
+    def add(self, other: Part) -> None:
+        for cell, counter in other.counts.items():
+            self.counts.setdefault(cell, Counter()).update(counter)
+        self.documents.update(other.documents)
+        self.rejected += other.rejected
+        self.records += other.records
+        self.notes |= other.notes
+
+
+def open_parts(parts: Path, identity: str, resume: bool) -> None:
+    """A fresh folder of parts, or the earlier one when resuming the same job."""
+    stamp = parts / "job.json"
+    if resume and stamp.exists() and stamp.read_text() == identity:
+        return
+    shutil.rmtree(parts, ignore_errors=True)
+    try:
+        parts.mkdir(parents=True)
+        stamp.write_text(identity)
+    except OSError as error:
+        raise Eagle3Error("cannot be written", where=parts, found=error.strerror) from None
+
+
+def save_part(sha256: str, part: Part, path: Path) -> None:
+    value = {
+        "sha256": sha256,
+        "counts": [[d, f, list(c.keys()), list(c.values())] for (d, f), c in part.counts.items()],
+        "documents": [[d, f, n] for (d, f), n in part.documents.items()],
+        "rejected": part.rejected, "records": part.records, "notes": sorted(part.notes),
+    }
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(value))
+    temporary.replace(path)
+
+
+def load_part(path: Path) -> tuple[str, Part]:
+    value = json.loads(path.read_text())
+    return value["sha256"], Part(
+        counts={(d, f): Counter(dict(zip(ids, n, strict=True))) for d, f, ids, n in value["counts"]},
+        documents=Counter({(d, f): n for d, f, n in value["documents"]}),
+        rejected=value["rejected"], records=value["records"], notes=set(value["notes"]),
+    )
