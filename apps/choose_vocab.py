@@ -27,9 +27,9 @@ def start():
 
 
 @app.cell
-def update(get_state, set_state):
+def update(explorer_widget, get_state, set_state):
     def change(**values):
-        set_state(dataclasses.replace(get_state(), **values))
+        set_state(dataclasses.replace(nb.with_size(get_state(), explorer_widget), **values))
 
     return (change,)
 
@@ -92,9 +92,9 @@ def serving_inputs(change, get_state):
 
 
 @app.cell
-def upload_input(get_catalogue, set_catalogue, set_state, get_state, set_upload_note):
+def upload_input(explorer_widget, get_catalogue, set_catalogue, set_state, get_state, set_upload_note):
     def _received(files):
-        catalogue, state, note = nb.receive(files, get_catalogue(), get_state())
+        catalogue, state, note = nb.receive(files, get_catalogue(), nb.with_size(get_state(), explorer_widget))
         set_catalogue(catalogue)
         set_state(state)
         set_upload_note(note)

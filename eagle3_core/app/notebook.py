@@ -160,7 +160,7 @@ def feed(widget: Explorer, screen: Screen | None, notices: Sequence[str] = ()) -
     if screen is None:
         widget.stale = True
         return
-    widget.show(screen.payload_json(), view_markup(screen, notices),
+    widget.show(screen.payload_json(), view_markup(screen, notices), screen.payload["recommended"],
                 lambda size: row_of(screen.inputs, screen.payload, size))
 
 
@@ -178,6 +178,12 @@ def on_restore(widget: Explorer, set_state: Callable[[AppState], None]) -> None:
         set_state(first_state(dict(parse_qsl(query[:8192])))[0])
 
     widget.observe(restore, names="restore")
+
+
+def with_size(state: AppState, widget: Explorer) -> AppState:
+    """The state with the size on the slider, so that it stays when another input changes."""
+    chosen = widget.size if widget.size and widget.size != widget.recommended else None
+    return dataclasses.replace(state, d=chosen)
 
 
 def size_of(widget: Explorer, screen: Screen) -> int:

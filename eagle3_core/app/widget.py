@@ -70,6 +70,8 @@ class Explorer(anywidget.AnyWidget):
     """One more row of the table, for a size that was typed."""
     chart = traitlets.Unicode("").tag(sync=True)
     """JSON of the ``query`` and ``spec`` of the pictures; they follow the figures."""
+    recommended = 0
+    """What the size is when nobody has chosen one."""
     row_for: Callable[[int], dict[str, Any] | None] | None = None
 
     @traitlets.observe("size")
@@ -79,9 +81,11 @@ class Explorer(anywidget.AnyWidget):
             if row is not None:
                 self.extra = row
 
-    def show(self, payload: str, markup: str, row_for: Callable[[int], dict[str, Any] | None]) -> None:
+    def show(
+        self, payload: str, markup: str, recommended: int, row_for: Callable[[int], dict[str, Any] | None]
+    ) -> None:
         """Draw new inputs."""
-        self.row_for = row_for
+        self.row_for, self.recommended = row_for, recommended
         with self.hold_sync():
             self.payload, self.markup, self.stale = payload, markup, False
             self.version += 1

@@ -2,7 +2,7 @@
 // server's markup at once; when the notebook's widget arrives it takes over the same element.
 // One view a page. The address bar is the undo stack: each settled change is one entry.
 globalThis.E3View ??= (() => {
-  const held = { root: null, handle: null, payload: null, model: null };
+  const held = { root: null, handle: null, payload: null, model: null, untold: 0 };
   const timers = {};
   const later = (name, ms, run) => { clearTimeout(timers[name]); timers[name] = setTimeout(run, ms); };
   const sorted = (query) => { const q = new URLSearchParams(query); q.delete("d"); q.delete("vs"); q.sort(); return q.toString(); };
@@ -25,7 +25,9 @@ globalThis.E3View ??= (() => {
   }
   function onSize(size) {
     loadVega();
-    later("tell", 120, () => tell({ size }));
+    // A size not told yet outlives new inputs that arrive in between.
+    held.untold = size;
+    later("tell", 120, () => { held.untold = 0; tell({ size }); });
     later("write", 350, () => write(false));
   }
   function onPin(pin) { tell({ pin }); write(false); }
@@ -110,7 +112,9 @@ globalThis.E3View ??= (() => {
       const next = parsed("payload");
       if (!next || !next.rows) return;
       const began = held.payload && sorted(held.payload.query) === sorted(next.query);
+      const untold = held.untold, vocab = held.payload && held.payload.vocab;
       open(model.get("markup"), next);
+      if (untold && vocab === next.vocab) held.handle.setSize(untold);
       el.classList.remove("stale");
       write(began);
       tell({ size: held.handle.size, pin: held.handle.pinned });
@@ -161,7 +165,7 @@ globalThis.E3View ??= (() => {
       tabs.shadowRoot.append(style);
     }
   }
-  const rename = () => later("names", 300, () => { nameControls(); strengthenTabs(); });
+  const rename = () => { strengthenTabs(); later("names", 300, nameControls); };
   if (document.getElementById("root")) new MutationObserver(rename).observe(document.getElementById("root"), { childList: true, subtree: true });
   else addEventListener("DOMContentLoaded", () => {
     const page = document.getElementById("root");
