@@ -175,17 +175,21 @@ def log_tail(folder: Path, lines: int = 20) -> list[str]:
     return [line.rpartition("\r")[2] for line in text.rstrip("\r\n").split("\n")][-lines:]
 
 
-def seconds_left(run: RunView) -> float | None:
-    """From the pace of the last steps in metrics.jsonl; None where nothing can be said."""
-    if not run.alive or run.steps is None:
-        return None
-    records = [r for r in run_folder.read_metrics(run.folder) if r.get("event", "train") == "train"][-20:]
+def seconds_a_step(folder: Path, *, last: int = 20, skip: int = 0) -> float | None:
+    """The pace of the last records of metrics.jsonl, the first ``skip`` left out; None where nothing can be said."""
+    records = [r for r in run_folder.read_metrics(folder) if r.get("event", "train") == "train" and "time" in r]
+    records = records[skip:][-last:]
     if len(records) < 2:
         return None
-    first, last = (datetime.fromisoformat(records[i]["time"]) for i in (0, -1))
-    done = records[-1]["step"] - records[0]["step"]
-    spent = (last - first).total_seconds()
-    return spent / done * max(run.steps - records[-1]["step"], 0) if done > 0 and spent > 0 else None
+    first, final = (datetime.fromisoformat(records[i]["time"]) for i in (0, -1))
+    done, spent = records[-1]["step"] - records[0]["step"], (final - first).total_seconds()
+    return spent / done if done > 0 and spent > 0 else None
+
+
+def seconds_left(run: RunView) -> float | None:
+    """Steps to go at the pace of the last ones; None for a run that is not running."""
+    pace = seconds_a_step(run.folder) if run.alive and run.steps is not None else None
+    return None if pace is None or run.steps is None else pace * max(run.steps - run.step, 0)
 
 
 def compare(runs: Sequence[RunView], quantity: str = "loss") -> pl.DataFrame:
