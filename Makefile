@@ -1,4 +1,4 @@
-# make app | test | test-long | lint | types | screenshots. Each creates .venv on first use.
+# make app | test | test-long | lint | types | screenshots | truth. Each creates .venv on first use.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ APP := $(VENV)/.installed
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := app
-.PHONY: app browser test test-long lint types screenshots
+.PHONY: app browser test test-long lint types screenshots truth
 
 $(APP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "creating $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
@@ -44,3 +44,8 @@ types: $(TEST)
 
 screenshots: $(TEST) browser
 	$(BIN)/python -m tests.apps.screenshots .readme
+
+# Projected against real speculative decoding; DEMO is a folder of eagle3 demo. Under 20 minutes, on an idle machine.
+DEMO ?= artifacts/demo
+truth: $(TEST)
+	$(BIN)/python -m tests.benchmarks.truth $(DEMO) $(if $(DRAFTER),--drafter $(DRAFTER))

@@ -54,6 +54,8 @@ def launch(config: TrainConfig, *, how: How = "local", processes: int = 1, slurm
     folder = config.run.out
     if (folder / "run.json").exists() or (folder / LAUNCH).exists():
         raise Eagle3Error("already holds a run", where=folder, fix="resume it, or choose another folder")
+    if processes > 1 and config.run.parallel == "none":
+        config = config.model_copy(update={"run": config.run.model_copy(update={"parallel": "ddp"})})
     write_text(folder / CONFIG, dump_config(config))
     start(folder, train_command(["--config", str(folder / CONFIG)], _shape(how, processes), processes), how=how,
           slurm=slurm, processes=processes)
