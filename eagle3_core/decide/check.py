@@ -13,7 +13,7 @@ the coverage is new, alpha follows it by the same elasticity,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,11 +26,12 @@ from eagle3_core.acceptance.record import AcceptanceRecord
 from eagle3_core.corpus.counts import TokenCounts
 from eagle3_core.cost.hardware import Gpu
 from eagle3_core.cost.profile import LatencyProfile
-from eagle3_core.cost.step import step_latency
 from eagle3_core.decide.projection import acceptance_length, break_even_alpha, speedup
 from eagle3_core.decide.recommend import Constraints, recommend
 from eagle3_core.decide.record import Decision
 from eagle3_core.decide.restore import target_of
+from eagle3_core.decide.tradeoff import draft_steps
+from eagle3_core.decide.tree import Tree, tree_length
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import read_json
 from eagle3_core.specs.drafter import drafter_for
@@ -159,8 +160,17 @@ def _acceptance(decision: Decision, record: AcceptanceRecord) -> dict[str, tuple
         ratio = _table_curve(decision, "coverage", reference) / _table_curve(decision, "coverage", point.draft_vocab)
         alpha = min(point.alpha[0] * ratio**ELASTICITY, 1.0)
         note = f"modelled: from {point.alpha[0]:.3f} at {point.draft_vocab:,}"
-    tau = float(acceptance_length(_alphas(decision, record, None)[decision.choice.draft_vocab]))
+    tau = float(_length(decision)(_alphas(decision, record, None)[decision.choice.draft_vocab]))
     return {"alpha": (alpha, note), "tau": (tau, "")}
+
+
+def _length(decision: Decision) -> Callable[[np.ndarray], np.ndarray]:
+    """alpha [..., K] -> tau of the chain or tree that was decided on."""
+    s = decision.setting
+    if s.topk == 1:
+        return acceptance_length
+    tree = Tree(s.topk, s.k, s.draft_tokens or s.k + 1)
+    return lambda alpha: tree_length(alpha, tree)
 
 
 def _alphas(
@@ -176,8 +186,8 @@ def _alphas(
 def _steps(decision: Decision, latency: LatencyProfile | Gpu) -> dict[int, float]:
     s = decision.setting
     sizes = [row["draft_vocab"] for row in decision.table]
-    frame = step_latency(latency, drafter_for(target_of(decision)), sizes, batch=s.batch, dtype=s.dtype,
-                         draft_tp=s.draft_tp, engine=s.engine, context=s.context)
+    frame = draft_steps(latency, drafter_for(target_of(decision)), sizes, k=s.k, topk=s.topk, batch=s.batch,
+                        dtype=s.dtype, draft_tp=s.draft_tp, engine=s.engine, context=s.context)
     return dict(zip(sizes, frame["step_ms"].to_list(), strict=True))
 
 
@@ -238,20 +248,29 @@ def _now(
         for row, worst in zip(rows, fresh["worst_coverage"], strict=True):
             row["worst_coverage"] = worst
     alphas = _alphas(decision, acceptance, coverage) if acceptance is not None else None
+    length = _length(decision)
     for row in rows:
         size = row["draft_vocab"]
-        alpha = np.asarray(row["alpha"], dtype=np.float64)
+        before = alpha = np.asarray(row["alpha"], dtype=np.float64)
         if alphas is not None:
             alpha = alphas[size]
         elif size in coverage:
             alpha = np.clip(alpha * (coverage[size] / row["coverage"]) ** ELASTICITY, 0, 1)
         if steps is not None:
             row["round_ms"] += s.k * (steps[size] - row["step_ms"])
-        row["speedup"] = float(speedup(acceptance_length(alpha), row["round_ms"], row["decode_ms"]))
-        row["break_even_alpha"] = float(break_even_alpha(row["round_ms"], row["decode_ms"], s.k)[0])
+        # The recorded tau may be over a task mix: what the new alpha changes is its ratio.
+        tau = row["tau"] * float(length(alpha) / length(before))
+        row["speedup"] = float(speedup(np.asarray(tau), row["round_ms"], row["decode_ms"]))
+        row["break_even_alpha"] = float(break_even_alpha(row["round_ms"], row["decode_ms"], s.k, length)[0])
     names = ("draft_vocab", "speedup", "break_even_alpha", "worst_coverage", "lm_head_bytes")
     table = pl.DataFrame([{name: row[name] for name in names} for row in rows])
-    constraints = Constraints(multiple_of=64 * s.draft_tp, locked_size=source.locked_size)
+    small = [r for r in rows if source.max_lm_head_bytes is None or r["lm_head_bytes"] <= source.max_lm_head_bytes]
+    worst = source.min_worst_coverage
+    if worst is not None and small:
+        # Where live tokens leave no size above the limit, the best covered ones remain.
+        worst = min(worst, max(r["worst_coverage"] for r in small))
+    constraints = Constraints(multiple_of=64 * s.draft_tp, locked_size=source.locked_size,
+                              max_lm_head_bytes=source.max_lm_head_bytes, min_worst_coverage=worst)
     result = recommend(table, tolerance=source.tolerance, constraints=constraints)
     here = next(row["speedup"] for row in rows if row["draft_vocab"] == decision.choice.draft_vocab)
     return result.size, 1 - here / result.best_speedup

@@ -194,6 +194,10 @@ def propose_tripwires(inputs: TradeoffInputs, table: pl.DataFrame, size: int) ->
         Tripwire(metric="worst_coverage", direction="below", value=round(row["worst_coverage"] - 0.02, 4),
                  reason=f"two points under {row['worst_domain']}, the worst domain when this was decided"),
     ]
+    asked = inputs.min_worst_coverage
+    if asked is not None and wires[1].value < asked <= row["worst_coverage"]:
+        wires[1] = Tripwire(metric="worst_coverage", direction="below", value=asked,
+                            reason="the smallest coverage of any domain that was asked for")
     if row["speedup"] > 1:
         wires.append(Tripwire(metric="tau", direction="below", value=round(row["round_ms"] / row["decode_ms"], 3),
                               reason="below this the drafter is slower than none"))

@@ -53,7 +53,7 @@ def _variations(inputs: TradeoffInputs) -> Iterator[tuple[str, str, TradeoffInpu
         yield "alpha", f"{min(max(first + step, 0), 0.99):.2f}", dataclasses.replace(inputs, acceptance=moved)
     for k in K_STEPS:
         if k != inputs.k and (inputs.verify_ms is None or inputs.decode_ms is None):
-            yield "K", str(k), dataclasses.replace(inputs, k=k)
+            yield "K", str(k), _with_k(inputs, k)
     for factor in LATENCY_FACTORS:
         yield "draft step", f"x {factor:g}", dataclasses.replace(inputs, latency=scaled(inputs.latency, factor),
                                                                  **_pinned(inputs))
@@ -61,6 +61,13 @@ def _variations(inputs: TradeoffInputs) -> Iterator[tuple[str, str, TradeoffInpu
         for batch in BATCHES:
             if batch != inputs.batch:
                 yield "batch", str(batch), dataclasses.replace(inputs, batch=batch)
+
+
+def _with_k(inputs: TradeoffInputs, k: int) -> TradeoffInputs:
+    """Another draft length; a tree verifies no more tokens than it then drafts."""
+    tokens = inputs.draft_tokens
+    most = 1 + inputs.topk + (k - 1) * inputs.topk**2
+    return dataclasses.replace(inputs, k=k, draft_tokens=None if tokens is None else min(tokens, most))
 
 
 def _pinned(inputs: TradeoffInputs) -> dict[str, float]:

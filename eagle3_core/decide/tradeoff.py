@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -211,15 +211,22 @@ def tradeoff(
 
 
 def _latency(inputs: TradeoffInputs, drafter: DrafterSpec, sizes: Sequence[int]) -> pl.DataFrame:
+    return draft_steps(inputs.latency, drafter, sizes, k=inputs.k, topk=inputs.topk, batch=inputs.batch,
+                       dtype=inputs.dtype, draft_tp=inputs.draft_tp, engine=inputs.engine, context=inputs.context)
+
+
+def draft_steps(
+    latency: LatencyProfile | Gpu, drafter: DrafterSpec, sizes: Sequence[int], *, k: int, topk: int, batch: int,
+    **options: Any,
+) -> pl.DataFrame:
     """``step_latency``; in a tree every step after the first runs ``topk`` tokens a sequence: the mean is shown."""
-    options = {"dtype": inputs.dtype, "draft_tp": inputs.draft_tp, "engine": inputs.engine, "context": inputs.context}
-    first = step_latency(inputs.latency, drafter, sizes, batch=inputs.batch, **options)
-    if inputs.topk == 1 or inputs.k == 1:
+    first = step_latency(latency, drafter, sizes, batch=batch, **options)
+    if topk == 1 or k == 1:
         return first
-    later = step_latency(inputs.latency, drafter, sizes, batch=inputs.batch * inputs.topk, **options)
+    later = step_latency(latency, drafter, sizes, batch=batch * topk, **options)
     each = [name for name in first.columns if name.endswith("_ms") and name != "fc_ms"]
     return first.with_columns(
-        *((first[name] + (inputs.k - 1) * later[name]) / inputs.k for name in each),
+        *((first[name] + (k - 1) * later[name]) / k for name in each),
         later["latency_evidence"], first["interpolated"] | later["interpolated"],
     )
 

@@ -185,6 +185,32 @@ def test_a_locked_size_is_not_told_to_change(inputs: TradeoffInputs, counts: Tok
     assert result.would_choose == 1_024
 
 
+@pytest.mark.parametrize("changed", [
+    {"topk": 2, "draft_tokens": 6}, {"mix": {"code": 0.7, "en_chat": 0.3}}, {"max_lm_head_bytes": 20_000_000},
+    {"min_worst_coverage": 0.97}], ids=str)
+def test_trees_mixes_and_limits_hold_on_their_own_evidence(
+    inputs: TradeoffInputs, counts: TokenCounts, changed: dict[str, object]
+) -> None:
+    own = dataclasses.replace(inputs, **changed)  # type: ignore[arg-type]
+    table = tradeoff(own)
+    best = recommend(table, constraints=constraints_of(own)).size
+    decided = decide(own, best, created=NOW)
+    result = check(decided, latency=devices()["h200"])
+    assert result.holds
+    assert result.would_choose == best
+    assert result.cost == pytest.approx(0, abs=0.0101)
+    assert check(decided, counts=counts).holds
+
+
+def test_a_worst_domain_that_was_asked_for_is_its_tripwire(inputs: TradeoffInputs) -> None:
+    asked = dataclasses.replace(inputs, min_worst_coverage=0.97)
+    size = recommend(tradeoff(asked), constraints=constraints_of(asked)).size
+    decided = decide(asked, size, created=NOW)
+    wire = next(w for w in decided.tripwires if w.metric == "worst_coverage")
+    assert wire.value == 0.97
+    assert wire.condition == "coverage of the worst domain below 97.0%"
+
+
 def test_the_junit_file_has_one_test_a_condition(decision: Decision, counts: TokenCounts) -> None:
     table = counts.counts.copy()
     table[:, :, rank(counts).order[1_024:]] *= 50
