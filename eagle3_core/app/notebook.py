@@ -239,7 +239,7 @@ def sensitivity_tab(screen: Screen, size: int) -> Any:
     table = full_table(inputs, size)
     sure = confidence(table, size, k=inputs.k, tolerance=inputs.tolerance)
     return mo.vstack([
-        *(said(line) for line in (confidence_text(sure, inputs.tolerance), *answers_text(answers(inputs, table)))),
+        mo.Html(_styled(render_list((confidence_text(sure, inputs.tolerance), *answers_text(answers(inputs, table)))))),
         said(f"One input changed at a time; the last column is what D = {size:,} gives up there."),
         mo.ui.table(
             frame.rename({"low": "range from", "high": "to", "cost_of_size": f"{size:,} gives up"}),

@@ -276,6 +276,8 @@ class _Panels:
         """Baselines below, the panel's own layers, then the marker of the chosen size."""
         baselines = [{"d": INHERITED, "t": "32,000"}] if self.low < INHERITED < self.high else []
         if self.inherited and self.inherited not in (INHERITED, self.high):
+            if max(self.inherited, INHERITED) < 2.5 * min(self.inherited, INHERITED):
+                baselines = [line | {"t": ""} for line in baselines]  # the two names would touch
             baselines.append({"d": self.inherited, "t": "inherited"})
         under = alt.Chart(self._data(baselines)).mark_rule(color=self.theme.faint, opacity=0.45).encode(self.x)
         names = alt.Chart(self._data(baselines)).mark_text(
