@@ -62,6 +62,8 @@ class DataConfig(_Section):
     """Tokens packed into one row; documents never attend to each other."""
     heldout: float = Field(default=0.05, gt=0, lt=0.9)
     """Share of documents kept for validation, by a stable hash."""
+    eval_documents: int = Field(default=64, ge=1)
+    """Held-out documents judged at each evaluation, at most."""
     loss_on: Literal["assistant", "all"] = "assistant"
 
     @model_validator(mode="after")
@@ -95,6 +97,7 @@ class OptimConfig(_Section):
     """Optimizer steps; else ``epochs``."""
     epochs: int = Field(default=1, ge=1)
     accumulate: int = Field(default=1, ge=1)
+    """Packed rows an optimizer step, over all processes."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute dtype; masters and moments stay fp32."""
     compile: bool = False

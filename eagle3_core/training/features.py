@@ -99,7 +99,7 @@ def open_features(folders: Sequence[Path]) -> FeatureSet:
 
 def split_heldout(features: FeatureSet, share: float) -> tuple[FeatureSet, FeatureSet]:
     """(training, held-out) documents by a stable hash of their ids, so duplicates stay on one side."""
-    sides = np.array([_hash_share(document) < share for document in features])
+    sides = np.array([hash_share(document.ids) < share for document in features])
     if not sides.any():
         # A handful of documents may all hash to one side; validation needs at least one.
         sides[-1] = len(sides) > 1
@@ -109,8 +109,9 @@ def split_heldout(features: FeatureSet, share: float) -> tuple[FeatureSet, Featu
     return features.subset(train.tolist()), features.subset(heldout.tolist())
 
 
-def _hash_share(document: Document) -> float:
-    digest = hashlib.sha256(document.ids.numpy().astype("<i8").tobytes()).digest()
+def hash_share(ids: Tensor) -> float:
+    """A number in [0, 1) that depends on the token ids alone."""
+    digest = hashlib.sha256(ids.numpy().astype("<i8").tobytes()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 

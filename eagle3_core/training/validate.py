@@ -1,0 +1,85 @@
+"""Held-out documents, judged as a server would.
+
+    alpha_k            conditional acceptance of draft k; a target token outside the draft vocabulary is a miss
+    alpha_inside_k     teacher-forced share right among positions whose target token is inside (what trainers report)
+    tau                1 + alpha_1 + alpha_1 alpha_2 + ...: tokens a round, bonus included
+    loss_k             the training loss of step k
+    tau_at             tau at every smaller size, from the same forward, where a ranking is known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from eagle3_core.acceptance.measure import auto_sizes
+from eagle3_core.acceptance.one_pass import TextFeatures, evaluate, row_order
+from eagle3_core.acceptance.record import AcceptanceRecord
+from eagle3_core.acceptance.summarise import record_of
+from eagle3_core.drafter.target import TargetHead
+from eagle3_core.training.data import Source, pack
+from eagle3_core.training.objective import Objective, target_argmax
+from eagle3_core.training.start import Start
+
+
+def validate(
+    objective: Objective, start: Start, chosen: Sequence[int], *, max_length: int, loss_on: str,
+    every_size: bool = False, ranking: str = "pooled",
+) -> tuple[dict[str, Any], AcceptanceRecord | None]:
+    """Figures for metrics.jsonl, and the acceptance record with ``every_size``."""
+    drafter, steps = objective.drafter, objective.loss.steps
+    head = start.weights.head.float()
+    totals = torch.zeros(3, steps)
+    inside = torch.zeros(len(head), dtype=torch.bool)
+    inside[drafter.target_ids] = True
+    was_training = drafter.training
+    drafter.eval()
+    try:
+        with torch.no_grad():
+            for index in chosen:
+                document = start.source.load(index)
+                row = pack([document], steps, max_length=max_length, norm=start.weights.norm,
+                           eps=start.weights.spec.rms_norm_eps, loss_on=loss_on)
+                row.weights.masked_fill_(~inside[target_argmax(row.last, head)], 0.0)
+                result = objective(row)
+                totals += torch.stack([result.loss, result.hits, result.weight]).float()
+            vocab, trained = start.weights.spec.vocab_size, start.mapping.draft_vocab_size
+            sizes = (trained,)
+            order = start.mapping.target_ids
+            if every_size and start.ranking is not None:
+                sizes, order = auto_sizes(trained, vocab, min(1024, trained)), start.ranking.order
+            else:
+                # One size: the order of the rows is of no consequence, but it must name every id once.
+                rest = (~inside).nonzero().squeeze(1)
+                order = torch.cat([drafter.target_ids, rest]).numpy()
+            tally = evaluate(_texts(start, chosen, max_length, loss_on), drafter, TargetHead(head),
+                             {ranking: row_order(drafter.target_ids, order, sizes)}, depth=steps)[0]
+    finally:
+        drafter.train(was_training)
+    record = record_of(tally, target=start.weights.spec.name, drafter="in training", vocab_size=vocab,
+                       trained_draft_vocab=trained, source="held-out documents of the run")
+    last = record.points[-1]
+    weight = totals[2].clamp_min(1)
+    figures: dict[str, Any] = {
+        "alpha": list(last.alpha), "alpha_inside": (totals[1] / weight).tolist(),
+        "teacher_forced": list(last.teacher_forced or ()), "tau": last.tau, "tau_low": last.tau_low,
+        "tau_high": last.tau_high, "coverage": last.coverage, "loss": (totals[0] / weight).tolist(),
+        "documents": len(chosen), "positions": record.tokens,
+    }
+    return figures, record if every_size else None
+
+
+def _texts(start: Start, chosen: Sequence[int], max_length: int, loss_on: str) -> Iterator[TextFeatures]:
+    source: Source = start.source
+    for index in chosen:
+        document = source.load(index)
+        last = document.last[:max_length].float()
+        if not document.post_norm:
+            last = F.rms_norm(last, (last.shape[-1],), start.weights.norm.float(), start.weights.spec.rms_norm_eps)
+        mask = document.mask[:max_length]
+        yield TextFeatures(document.name, "all", document.ids[:max_length],
+                           mask if loss_on == "assistant" else torch.ones_like(mask),
+                           document.aux[:max_length].float(), last)
