@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import polars as pl
 import pytest
 
@@ -69,3 +71,33 @@ def test_sizes_that_do_not_differ_beyond_their_noise_are_not_judged():
 def test_runs_without_plain_decoding_around_them_are_refused():
     with pytest.raises(Eagle3Error, match="between two plain ones"):
         truth.paired(runs({100: 20.0}).filter(pl.col("turn") < 2))
+
+
+def test_a_stopped_test_goes_on_with_the_next_prompt_and_never_repeats_one(tmp_path, capsys):
+    from drafter_tiny import tiny_drafter, tiny_model
+
+    from eagle3_core.drafter.generate import generate_plain
+    from eagle3_core.drafter.target import Target
+    from tests.benchmarks.truth import LENGTHS, PLAIN_EVERY, decode
+
+    target = Target(tiny_model())
+    prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    texts = [generate_plain(target, prompt, max_new=12).ids for prompt in prompts]
+    drafters = {64: tiny_drafter(64), 80: tiny_drafter(80)}
+    file = tmp_path / "runs.csv"
+
+    def go(prompts: list[list[int]]) -> pl.DataFrame:
+        decode(target, drafters, prompts, texts, (), SimpleNamespace(minutes=1.0, tokens=12), file)
+        return pl.read_csv(file, schema=truth.RUNS_SCHEMA)
+
+    first = go(prompts[:1])
+    settings = len(drafters) * len(LENGTHS)
+    # Plain before, after every third and after the last drafted run.
+    assert len(first) == 1 + settings + -(-settings // PLAIN_EVERY)
+    assert set(first["prompt"]) == {0}
+    both = go(prompts)
+    assert both.filter(pl.col("prompt") == 0).equals(first)
+    assert set(both["prompt"]) == {0, 1, 2}
+    assert both["same_text"].all()
+    assert len(truth.paired(both)) == 3 * settings
+    assert go(prompts).equals(both)
