@@ -5,7 +5,8 @@
 Opens the report of each bundled sample from ``file://`` in headless Chromium, offline, a fresh profile each time.
 ``first content`` is the browser's own first-contentful-paint; ``live`` the moment the controls answer; ``charts`` the
 moment the live charts stand in place of the still ones. A move is one step of the slider: ``figures`` until the texts
-have changed, ``charts`` until the last mark of the four pictures has moved.
+have changed, ``charts`` until the last mark of the four pictures has moved. The first content of a page of one line,
+opened in the same run, is the part that is the machine's.
 """
 
 from __future__ import annotations
@@ -67,6 +68,19 @@ def page_of(target: str, counts: str, latency: str) -> str:
     return render_html(report_data(inputs, decide(inputs, size, created="2026-01-01T00:00:00+00:00")))
 
 
+def one_line(browser: Browser, file: Path) -> list[float]:
+    """First content of a page of one line, milliseconds."""
+    out = []
+    for _ in range(OPENINGS):
+        context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
+        page = context.new_page()
+        page.goto(file.as_uri())
+        page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+        out.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+        context.close()
+    return out
+
+
 def measure(browser: Browser, file: Path) -> dict[str, list[float]]:
     out: dict[str, list[float]] = {name: [] for name in LIMITS}
     for opening in range(OPENINGS):
@@ -96,6 +110,10 @@ def main() -> None:
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=chromium(), args=[
             "--no-sandbox", "--disable-gpu", "--disable-background-networking"])
+        plain = Path(folder, "plain.html")
+        plain.write_text("<!doctype html><p>one line", encoding="utf-8")
+        first = one_line(browser, plain)
+        print(f"{'one line':14} {0:5.2f}  {'first content':16} {statistics.median(first):8.1f} {max(first):8.1f}")
         for target, counts, latency in CASES:
             file = Path(folder, f"{target}.html")
             file.write_text(page_of(target, counts, latency), encoding="utf-8")
