@@ -96,3 +96,27 @@ def build(
     extract(model, prompts, features, target_name="smollm2-135m", generation=Generation(max_new, 0.0, 8), eos=ends,
             progress=progress)
     return Demo(target, counts, features, chats)
+
+
+def train_demo(made: Demo, folder: Path, *, steps: int, draft_vocab: int = 8192,
+               say: Callable[[str], None] = print) -> Path:
+    """Train a drafter on the demo's features in ``folder``; a killed run continues, a finished one is left as it is.
+
+    Small packed rows, because steps limit progress here, not tokens; the
+    target's own rows as a frozen head, so that it can be cut or grown to any D
+    afterwards. Returns the run's folder.
+    """
+    from eagle3_core.training import run_folder
+    from eagle3_core.training.config import load_config
+    from eagle3_core.training.trainer import resume, train
+
+    run = folder / "run"
+    if (run / "run.json").is_file():
+        return run if run_folder.read_status(run).state == "finished" else resume(run, say=say)
+    return train(load_config(None, (), {
+        "model": {"target": str(made.target), "counts": str(made.counts), "draft_vocab": draft_vocab,
+                  "head": "target_frozen"},
+        "data": {"features": [str(made.features)], "batch_tokens": 512, "heldout": 0.08},
+        "loss": {"steps": 5}, "optim": {"lr": 2e-3, "steps": steps},
+        "run": {"out": str(run), "eval_every": max(steps // 6, 1), "save_every": 25},
+    }), say=say)

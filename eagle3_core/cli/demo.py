@@ -17,16 +17,23 @@ def register(app: typer.Typer) -> None:
         folder: Path = typer.Argument(..., help="Where to build it; about 0.7 GB."),
         documents: int = typer.Option(48, "--documents", min=1, help="Prompts that the target answers."),
         max_new: int = typer.Option(96, "--max-new", min=1, help="Tokens an answer."),
+        train: bool = typer.Option(False, "--train", help="Train a drafter on them as well."),
+        steps: int = typer.Option(600, "--steps", min=1, help="With --train: optimizer steps."),
         as_json: options.Json = False,
     ) -> None:
         """Build SmolLM2-135M with counts and hidden states, to try everything on without a GPU."""
-        from eagle3_core.demo import build
+        from eagle3_core.demo import build, train_demo
+
+        def say(line: str) -> None:
+            print(line, file=sys.stderr, flush=True)
 
         with progress_bar("hidden states") as advance:
             made = build(folder, documents=documents, max_new=max_new,
-                         say=lambda line: print(line, file=sys.stderr), progress=advance)
+                         say=say, progress=advance)
         paths = {"target": str(made.target), "counts": str(made.counts), "features": str(made.features),
                  "chats": str(made.chats)}
+        if train:
+            paths["run"] = str(train_demo(made, folder, steps=steps, say=say))
         if as_json:
             print_json(paths)
             return

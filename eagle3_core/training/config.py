@@ -115,7 +115,7 @@ class RunConfig(_Section):
     keep: int = Field(default=2, ge=1)
     """Checkpoints kept beside the best one."""
     threads: int | None = Field(default=None, ge=1)
-    parallel: Literal["none", "ddp", "fsdp2"] = "none"
+    parallel: Literal["none", "ddp"] = "none"
     decision: Path | None = None
     """The decision record this run comes from; copied into the run."""
 

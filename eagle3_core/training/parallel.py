@@ -1,4 +1,4 @@
-"""One process or several: DDP through torchrun, with gloo on CPUs and NCCL on GPUs.
+"""One process or several: data parallel through torchrun, over gloo.
 
 A step's packed rows are numbered over all processes and dealt out in turn, and
 the loss is divided by the rows' count over all of them, so that the same
@@ -49,7 +49,7 @@ def join(kind: str) -> Group:
         raise Eagle3Error("started as several processes without a way to share the work", found=f"WORLD_SIZE={size}",
                           fix="--parallel ddp")
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        dist.init_process_group("gloo")
     return Group(dist.get_rank(), dist.get_world_size())
 
 
