@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from eagle3_core.errors import Eagle3Error
 
 Cell = tuple[str, int]
@@ -17,21 +19,45 @@ Cell = tuple[str, int]
 
 @dataclass
 class Part:
-    """Counts of some records: per domain and fold, id -> count; documents; rejected lines; notes."""
+    """Counts of some records: per domain and fold int64 [V]; documents; rejected lines; notes."""
 
-    counts: dict[Cell, Counter[int]] = field(default_factory=dict)
+    counts: dict[Cell, np.ndarray] = field(default_factory=dict)
     documents: Counter[Cell] = field(default_factory=Counter)
     rejected: list[dict[str, Any]] = field(default_factory=list)
     records: int = 0
     notes: set[str] = field(default_factory=set)
 
     def add(self, other: Part) -> None:
-        for cell, counter in other.counts.items():
-            self.counts.setdefault(cell, Counter()).update(counter)
+        """``other`` must not be used after: its arrays may be taken over."""
+        for cell, counts in other.counts.items():
+            if cell in self.counts:
+                self.counts[cell] += counts
+            else:
+                self.counts[cell] = counts
         self.documents.update(other.documents)
         self.rejected += other.rejected
         self.records += other.records
         self.notes |= other.notes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Between processes only the ids that occur travel."""
+        return self.__dict__ | {"counts": {cell: sparse(counts) for cell, counts in self.counts.items()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.counts = {cell: dense(*counts) for cell, counts in state["counts"].items()}
+
+
+def sparse(counts: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+    """V, the ids that occur, their counts."""
+    ids = np.flatnonzero(counts)
+    return len(counts), ids, counts[ids]
+
+
+def dense(vocab: int, ids: np.ndarray, repeats: np.ndarray) -> np.ndarray:
+    counts = np.zeros(vocab, dtype=np.int64)
+    counts[ids] = repeats
+    return counts
 
 
 def open_parts(parts: Path, identity: str, resume: bool) -> None:
@@ -50,7 +76,8 @@ def open_parts(parts: Path, identity: str, resume: bool) -> None:
 def save_part(sha256: str, part: Part, path: Path) -> None:
     value = {
         "sha256": sha256,
-        "counts": [[d, f, list(c.keys()), list(c.values())] for (d, f), c in part.counts.items()],
+        "counts": [[d, f, n, ids.tolist(), repeats.tolist()]
+                   for (d, f), c in part.counts.items() for n, ids, repeats in [sparse(c)]],
         "documents": [[d, f, n] for (d, f), n in part.documents.items()],
         "rejected": part.rejected, "records": part.records, "notes": sorted(part.notes),
     }
@@ -62,7 +89,8 @@ def save_part(sha256: str, part: Part, path: Path) -> None:
 def load_part(path: Path) -> tuple[str, Part]:
     value = json.loads(path.read_text())
     return value["sha256"], Part(
-        counts={(d, f): Counter(dict(zip(ids, n, strict=True))) for d, f, ids, n in value["counts"]},
+        counts={(d, f): dense(n, np.array(ids, dtype=np.int64), np.array(repeats, dtype=np.int64))
+                for d, f, n, ids, repeats in value["counts"]},
         documents=Counter({(d, f): n for d, f, n in value["documents"]}),
         rejected=value["rejected"], records=value["records"], notes=set(value["notes"]),
     )

@@ -226,8 +226,26 @@ def _arrow_rows(batch: Any, offset: int) -> Iterator[Record]:
             # A bare column of ids is one long document.
             yield Record(offset + 1, value={"input_ids": column.to_numpy(zero_copy_only=False)})
             return
-    for index, row in enumerate(batch.to_pylist()):
+    # Lists of numbers stay arrays: a Python object for every id would take most of the time.
+    lists = {name: column for name in names if (column := _list_column(batch.column(names.index(name)))) is not None}
+    rest = batch.select([name for name in names if name not in lists]).to_pylist() if len(lists) < len(names) else None
+    for index in range(batch.num_rows):
+        row = rest[index] if rest is not None else {}
+        for name, (values, starts) in lists.items():
+            row[name] = values[starts[index] : starts[index + 1]]
         yield Record(offset + index + 1, value=row)
+
+
+def _list_column(column: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Flat values and row offsets of a column of lists of whole numbers or booleans without gaps; else None."""
+    import pyarrow as pa
+
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)) or column.null_count:
+        return None
+    inner = column.type.value_type
+    if not (pa.types.is_integer(inner) or pa.types.is_boolean(inner)) or column.values.null_count:
+        return None
+    return column.values.to_numpy(zero_copy_only=False), column.offsets.to_numpy()
 
 
 def _npy(path: Path) -> Iterator[Record]:
@@ -364,4 +382,4 @@ def _mask(value: Any, length: int) -> np.ndarray:
     mask = np.asarray(value).ravel()
     if mask.dtype.kind not in "biuf" or mask.size != length:
         raise BadDocument(f"loss_mask has {mask.size} values for {length} ids")
-    return mask.astype(np.float64) > 0
+    return mask > 0
