@@ -174,7 +174,8 @@ class _Panels:
             strokeWidth=3, color=self.theme.strong, strokeDash=[6, 3] if modelled else [1, 0]).encode(
             self.x, alt.Y("y:Q", **y))
         return self._panel([domain_lines, main, naming], pooled, y, "Coverage, held out",
-                           f"{self._mark('coverage_evidence')}; bold: all tokens", "format(VALUE, '.1f') + ' %'")
+                           f"{self._mark('coverage_evidence')}; bold: all tokens", "format(VALUE, '.1f') + ' %'",
+                           left_dy=26, left_from=self.high / 4.5)
 
     def parameters(self) -> alt.LayerChart:
         data = self.table.with_columns((pl.col("lm_head_params") / 1e6), (pl.col("trainable_params") / 1e6))
@@ -272,7 +273,7 @@ class _Panels:
         }
 
     def _panel(self, layers: list[alt.Chart], main: list[dict[str, Any]], y: dict[str, Any], title: str, subtitle: str,
-               label: str) -> alt.LayerChart:
+               label: str, left_dy: int = -11, left_from: float = 0) -> alt.LayerChart:
         """Baselines below, the panel's own layers, then the marker of the chosen size."""
         baselines = [{"d": INHERITED, "t": "32,000"}] if self.low < INHERITED < self.high else []
         if self.inherited and self.inherited not in (INHERITED, self.high):
@@ -287,14 +288,16 @@ class _Panels:
         x_at = self.x.copy(deep=True)
         x_at.shorthand = "at:Q"
         y_at = alt.Y("v:Q", **y)
-        flip = f"size > {(self.low * self.high**2) ** (1 / 3):.0f}"
-        text: dict[str, Any] = {"dy": 10, "fontSize": 12, "fontWeight": 700, "color": ACCENT}
+        flip = f"size > {left_from or (self.low * self.high**2) ** (1 / 3):.0f}"
+        # Curves rise: below the marker is free on its right, above it on its left.
+        text: dict[str, Any] = {"fontSize": 12, "fontWeight": 700, "color": ACCENT}
         marker = [
             point.mark_rule(color=ACCENT, strokeWidth=1.5).encode(x_at),
             point.mark_point(filled=True, size=70, color=ACCENT, opacity=1).encode(x_at, y_at),
-            point.transform_filter(f"!({flip})").mark_text(align="left", dx=8, **text).encode(
+            point.transform_filter(f"!({flip})").mark_text(align="left", dx=8, dy=10, **text).encode(
                 x_at, y_at, text="label:N"),
-            point.transform_filter(flip).mark_text(align="right", dx=-8, **text).encode(x_at, y_at, text="label:N"),
+            point.transform_filter(flip).mark_text(align="right", dx=-8, dy=left_dy, **text).encode(
+                x_at, y_at, text="label:N"),
         ]
         self.panel += 1
         pick = alt.selection_point(name=f"pick{self.panel}", on="click", nearest=True, fields=["d"], empty=False)

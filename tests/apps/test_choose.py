@@ -199,6 +199,12 @@ def test_downloads_are_what_the_command_line_makes(server, window, samples: Path
          decision["created"], "--out", str(out)], check=True, capture_output=True)
     with zipfile.ZipFile(out) as other:
         assert {n: other.read(n) for n in other.namelist()} == {n: bundle.read(n) for n in bundle.namelist()}
+    # The record inside is one that the command line opens again.
+    (tmp_path / "decision.json").write_bytes(bundle.read(f"{root}/decision.json"))
+    again = subprocess.run(
+        [sys.executable, "-m", "eagle3_core.cli.main", "check", str(tmp_path / "decision.json"), "--counts",
+         str(samples / "qwen3.counts.parquet"), "--json"], check=True, capture_output=True, text=True)
+    assert json.loads(again.stdout)["holds"] is True
     with page.expect_download(timeout=60_000) as got:
         page.get_by_text("Report (.html)").first.click()
     report = tmp_path / "report.html"
