@@ -55,7 +55,7 @@ RULES: tuple[Rule, ...] = (
     Rule("vocab-differs", "error", c.vocab_differs, "ids beyond the smaller table cannot be embedded or drafted",
          "use the target config's vocab_size, padded rows included"),
     Rule("head-missing", "error", c.head_missing, "an engine shares the target's whole head, whose rows are not D",
-         "store lm_head, or cut it from the target with eagle3 convert", (*ENGINES, "llama.cpp")),
+         "store lm_head in the checkpoint", (*ENGINES, "llama.cpp")),
     Rule("tied-head", "error", c.tied,
          "a tied head is the embedding's V rows: resuming or loading fails, or the trained head is dropped",
          "set tie_word_embeddings to false", links=("sgl-project/SpecForge#139", "sgl-project/SpecForge#140")),

@@ -1,4 +1,4 @@
-"""Checkpoints in another consumer's layout: the same weights, rows that follow their tokens, memory that does not grow."""
+"""Checkpoints in another layout: the same weights, rows that follow their tokens, memory that does not grow."""
 
 from __future__ import annotations
 
