@@ -1,4 +1,4 @@
-# make app | test | test-long | lint | types | screenshots | truth. Each creates .venv on first use.
+# make app | test | test-long | fuzz | bench | lint | types | screenshots | truth. Each creates .venv on first use.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ APP := $(VENV)/.installed
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := app
-.PHONY: app browser test test-long lint types screenshots truth
+.PHONY: app bench browser fuzz test test-long lint types screenshots truth
 
 $(APP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "creating $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
@@ -34,6 +34,15 @@ test: $(TEST) browser
 # Statistics over tens of thousands of samples; about ten minutes on two cores.
 test-long: $(TEST)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long $(PYTEST)
+
+# Some 22,000 mutated files over all readers.
+fuzz: $(TEST)
+	OMP_NUM_THREADS=1 EAGLE3_FUZZ=1000 $(BIN)/python -m pytest -q -n 2 tests/fuzz
+
+# Each prints its table; timed figures want an idle machine.
+bench: $(TEST) browser
+	for name in latency_model published coverage acceptance inspect report app; do \
+		$(BIN)/python -m tests.benchmarks.$$name || exit 1; done
 
 lint: $(TEST)
 	$(BIN)/ruff check .

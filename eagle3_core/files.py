@@ -6,12 +6,29 @@ import contextlib
 import hashlib
 import json
 import os
+import pickle
+import struct
 import tempfile
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from eagle3_core.errors import Eagle3Error
+
+DAMAGED = (
+    RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError, OverflowError, EOFError,
+    OSError, ImportError, MemoryError, SyntaxError, pickle.UnpicklingError, struct.error, tokenize.TokenError,
+    zipfile.BadZipFile, zlib.error,
+)
+"""What the zip, gzip, pickle, numpy and torch layers raise on a damaged file; all mean the same to a user."""
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error of another library, for one of ours."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]
 
 
 @contextlib.contextmanager

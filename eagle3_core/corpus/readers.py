@@ -12,6 +12,7 @@ import glob
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import numpy as np
 from eagle3_core.corpus.chat import BadDocument, Message, messages_of
 from eagle3_core.corpus.remote import Source, find_remote, is_url, opened
 from eagle3_core.errors import Eagle3Error, suggest
+from eagle3_core.files import DAMAGED, reason
 
 MAX_LINE = 512 << 20
 """Longest accepted line, bytes."""
@@ -157,7 +159,7 @@ def _lines(path: Path, file: BinaryIO, *, end: int | None = None, begins: bool =
                 raise Eagle3Error(f"line {number} is too long", where=path, expected=f"at most {MAX_LINE:,} bytes")
             if line.strip():
                 yield Record(number, raw=line.rstrip(b"\r\n"))
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Eagle3Error(f"is cut off after line {number}", where=path, found=str(error)) from None
 
 
@@ -249,24 +251,21 @@ def _list_column(column: Any) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _npy(path: Path) -> Iterator[Record]:
-    if path.suffix == ".npy":
-        try:
+    try:
+        if path.suffix == ".npy":
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            raise Eagle3Error("is not an array of numbers", where=path, found=str(error)[:80]) from None
-        rows = array if array.ndim == 2 else [array]
-    else:
-        with open_bytes(path) as file:
-            rows = [np.load(io.BytesIO(file.read()), allow_pickle=False)]
+        else:
+            with open_bytes(path) as file:
+                array = np.load(io.BytesIO(file.read()), allow_pickle=False)
+    except DAMAGED as error:
+        raise Eagle3Error("is not an array of numbers", where=path, found=reason(error)) from None
+    rows = array if array.ndim == 2 else [array]
     for number, row in enumerate(rows, start=1):
         yield Record(number, value={"input_ids": np.asarray(row).ravel()})
 
 
 def _tensors(path: Path) -> Iterator[Record]:
     """SpecForge and ModelOpt dumps, and token_freq.pt; hidden states stay on disk."""
-    import pickle
-    import zlib
-
     import torch
 
     try:
@@ -276,8 +275,8 @@ def _tensors(path: Path) -> Iterator[Record]:
                 value = torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=True)
         else:
             value = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError, zlib.error) as error:
-        raise Eagle3Error("is not a readable tensor file", where=path, found=str(error).splitlines()[0][:120]) from None
+    except DAMAGED as error:
+        raise Eagle3Error("is not a readable tensor file", where=path, found=reason(error)) from None
     if not isinstance(value, dict):
         raise Eagle3Error("is not a dump of tokens", where=path, found=type(value).__name__, expected="a dictionary")
     if value and all(isinstance(key, int) and isinstance(count, (int, np.integer)) for key, count in value.items()):

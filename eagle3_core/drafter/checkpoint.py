@@ -24,7 +24,7 @@ import numpy as np
 
 from eagle3_core.drafter.rope import Rope, rope_of
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.files import atomic_path, canonical_json, read_json, write_text
+from eagle3_core.files import DAMAGED, atomic_path, canonical_json, read_json, reason, write_text
 from eagle3_core.specs.drafter import DrafterSpec
 from eagle3_core.specs.target import TargetSpec
 from eagle3_core.vocab.mapping import VocabMapping, mapping_from_d2t
@@ -114,7 +114,6 @@ def canonical_key(key: str) -> str:
 
 def read_state(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder: safetensors, its shards, or a torch file (weights only). Raises Eagle3Error."""
-    import pickle
 
     import torch
     from safetensors import SafetensorError
@@ -138,9 +137,8 @@ def read_state(folder: Path) -> dict[str, Tensor]:
         if (folder / name).is_file():
             try:
                 value = torch.load(folder / name, map_location="cpu", weights_only=True)
-            except (RuntimeError, EOFError, OSError, KeyError, pickle.UnpicklingError) as error:
-                raise Eagle3Error("is not a readable tensor file", where=folder / name,
-                                  found=str(error).splitlines()[0][:120]) from None
+            except DAMAGED as error:
+                raise Eagle3Error("is not a readable tensor file", where=folder / name, found=reason(error)) from None
             value = value.get("draft_state_dict", value) if isinstance(value, dict) else {}
             return {k: v for k, v in value.items() if isinstance(v, torch.Tensor)}
     raise Eagle3Error("has no weights", where=folder, expected="model.safetensors, its shards, or pytorch_model.bin")

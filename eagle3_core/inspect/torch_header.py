@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from eagle3_core.errors import Eagle3Error
+from eagle3_core.files import DAMAGED, reason
 from eagle3_core.inspect.headers import ITEM_BYTES, Header, TensorInfo
 
 PICKLE_LIMIT = 64 << 20
@@ -203,11 +204,8 @@ def read_torch(path: Path) -> Header:
                 tensors[name] = _place(name, leaf, path, members, f"{root}data/")
             else:
                 values[name] = leaf
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, pickle.UnpicklingError, EOFError, KeyError,
-            IndexError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, AssertionError,
-            RuntimeError, ImportError, UnicodeError, OSError) as error:
-        raise Eagle3Error("is not a readable torch file", where=path,
-                          found=(str(error).splitlines() or [type(error).__name__])[0][:100]) from None
+    except (*DAMAGED, zipfile.LargeZipFile) as error:
+        raise Eagle3Error("is not a readable torch file", where=path, found=reason(error)) from None
     return Header(path, "torch", (path,), tensors, values)
 
 

@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import pickle
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.files import canonical_json
+from eagle3_core.files import DAMAGED, canonical_json, reason
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -162,9 +160,8 @@ def _read(file: Path, mask: Any) -> Document:
                 value = torch.load(cast(BinaryIO, stream), map_location="cpu", weights_only=True)
         else:
             value = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, ValueError, EOFError, OSError, KeyError, pickle.UnpicklingError, zlib.error) as error:
-        # The pickle, zip and gzip layers each raise their own; all mean the same to the user.
-        raise Eagle3Error("is not a readable tensor file", where=file, found=str(error).splitlines()[0][:120]) from None
+    except DAMAGED as error:
+        raise Eagle3Error("is not a readable tensor file", where=file, found=reason(error)) from None
     if not isinstance(value, dict):
         raise Eagle3Error("is not a hidden-state dump", where=file, found=type(value).__name__)
     aux = _tensor(value, ("aux_hidden_state", "aux_hidden_states"), file)

@@ -8,7 +8,6 @@ readings are valid the caller must say which.
 from __future__ import annotations
 
 import io
-import tokenize
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.files import read_bytes
+from eagle3_core.files import DAMAGED, read_bytes, reason
 from eagle3_core.vocab.mapping import VocabMapping, mapping_from_d2t
 
 LIMIT = 64 << 20
@@ -75,24 +74,20 @@ def _has_d2t(file: Path) -> bool:
 
 def _load_torch(path: Path) -> Any:
     """``torch.load`` with weights only, after a look at the size the archive would unpack to."""
-    import pickle
-
     import torch
 
     data = read_bytes(path, limit=LIMIT)
     if zipfile.is_zipfile(io.BytesIO(data)):
         try:
             unpacked = sum(item.file_size for item in zipfile.ZipFile(io.BytesIO(data)).infolist())
-        except zipfile.BadZipFile as error:
-            raise Eagle3Error("is not a readable torch file", where=path, found=error) from None
+        except DAMAGED as error:
+            raise Eagle3Error("is not a readable torch file", where=path, found=reason(error)) from None
         if unpacked > 4 * LIMIT:
             raise Eagle3Error("unpacks to more than any mapping", where=path, found=f"{unpacked:,} bytes")
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError, AssertionError,
-            OverflowError, ImportError, pickle.UnpicklingError) as error:
-        raise Eagle3Error("is not a readable torch file", where=path,
-                          found=(str(error).splitlines() or [type(error).__name__])[0][:100]) from None
+    except DAMAGED as error:
+        raise Eagle3Error("is not a readable torch file", where=path, found=reason(error)) from None
 
 
 def _from_torch(value: Any, path: Path, fmt: str | None, vocab_size: int | None) -> VocabMapping:
@@ -189,9 +184,8 @@ def _load_npy(path: Path) -> np.ndarray:
     data = read_bytes(path, limit=LIMIT)
     try:
         return np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError, MemoryError, TypeError, SyntaxError, tokenize.TokenError) as error:
-        raise Eagle3Error("is not an array file", where=path,
-                          found=(str(error).splitlines() or [type(error).__name__])[0][:80]) from None
+    except DAMAGED as error:
+        raise Eagle3Error("is not an array file", where=path, found=reason(error)) from None
 
 
 def _safetensors_pair(path: Path) -> dict[str, np.ndarray]:
