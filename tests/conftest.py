@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("MARIMO_SKIP_UPDATE_CHECK", "1")
@@ -24,3 +29,17 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def samples() -> Path:
     return ROOT / "data_samples"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium a process: Playwright's sync interface cannot be started twice in one."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.chromium import ARGUMENTS, chromium
+
+    path = chromium()
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield running
+        running.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,19 +18,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 ARTIFACTS = Path(os.environ.get("EAGLE3_SCREENSHOTS", "")) if os.environ.get("EAGLE3_SCREENSHOTS") else None
 expect.set_options(timeout=15_000)
-
-
-def chromium() -> str:
-    names = (os.environ.get("EAGLE3_CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
-    found = next((path for name in names if name and (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip("no Chromium here: make browser installs one, or set EAGLE3_CHROMIUM")
-    return found
 
 
 @dataclass
@@ -72,14 +62,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     yield running
     errors = running.stop()
     assert "Traceback" not in errors, errors
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        yield running
-        running.close()
 
 
 @pytest.fixture

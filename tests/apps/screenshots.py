@@ -11,7 +11,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from tests.apps.conftest import ARGUMENTS, chromium, open_app, start_server
+from tests.apps.conftest import open_app, start_server
+from tests.chromium import ARGUMENTS, chromium
 
 SHOTS = (
     # name, query, width, height, colour scheme, tab

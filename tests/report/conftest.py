@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import polars as pl
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from eagle3_core.acceptance.model import assumed_alpha
 from eagle3_core.corpus.counts import TokenCounts, read_counts
@@ -17,10 +17,8 @@ from eagle3_core.cost.hardware import devices
 from eagle3_core.decide.conclude import decide
 from eagle3_core.decide.record import Decision
 from eagle3_core.decide.tradeoff import TradeoffInputs
-from eagle3_core.errors import Eagle3Error
 from eagle3_core.report.data import ReportData, report_data
 from eagle3_core.report.html import render_html
-from eagle3_core.report.pdf import chromium
 from eagle3_core.specs.presets import resolve_target
 from eagle3_core.vocab.ranking import rank
 
@@ -67,19 +65,6 @@ def report_file(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("report") / "report.html"
     file.write_text(html, encoding="utf-8")
     return file
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    try:
-        path = chromium()
-    except Eagle3Error:
-        pytest.skip("no Chromium here: make browser installs one, or set EAGLE3_CHROMIUM")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"])
-        yield running
-        running.close()
 
 
 @pytest.fixture
