@@ -50,7 +50,7 @@ def bundle_files(
     for name in consumers:
         check_consumer(name)
         parts = consumer_files(name, target, drafter, mapping, k=s.k, draft_tp=s.draft_tp, target_tp=s.target_tp,
-                               ranked=ranked)
+                               ranked=ranked, topk=s.topk, draft_tokens=s.draft_tokens)
         files |= {f"{name}/{path}": data for path, data in parts.items()}
     if report_html is not None:
         files["report.html"] = report_html.encode()

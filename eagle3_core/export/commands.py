@@ -16,7 +16,8 @@ from eagle3_core.specs.target import TargetSpec
 
 
 def launch_commands(
-    consumer: str, target: TargetSpec, drafter: DrafterSpec, *, k: int, draft_tp: int = 1, target_tp: int = 1
+    consumer: str, target: TargetSpec, drafter: DrafterSpec, *, k: int, draft_tp: int = 1, target_tp: int = 1,
+    topk: int = 1, draft_tokens: int | None = None,
 ) -> dict[str, str]:
     """File name -> text: a shell script, and a training config where the consumer trains."""
     check_consumer(consumer)
@@ -25,11 +26,12 @@ def launch_commands(
     full = size == drafter.vocab_size
     head = "#!/bin/sh\nset -eu\n"
     if consumer == "sglang":
-        return {"serve.sh": head + (
-            "# One chain of K drafts: topk 1, and K + 1 draft tokens with the bonus.\n"
+        note = "# One chain of K drafts: topk 1, and K + 1 draft tokens with the bonus.\n" if topk == 1 else ""
+        return {"serve.sh": head + note + (
             f"python -m sglang.launch_server --model-path {model} \\\n"
             "  --speculative-algorithm EAGLE3 --speculative-draft-model-path \"$1\" \\\n"
-            f"  --speculative-num-steps {k} --speculative-eagle-topk 1 --speculative-num-draft-tokens {k + 1} \\\n"
+            f"  --speculative-num-steps {k} --speculative-eagle-topk {topk} "
+            f"--speculative-num-draft-tokens {draft_tokens or k + 1} \\\n"
             f"  --tp {target_tp}\n"
             + ("" if full else "# Do not add --speculative-use-rejection-sampling: SGLang refuses it with D < V.\n")
         )}
@@ -39,6 +41,7 @@ def launch_commands(
         config = '{"method":"eagle3","model":"\'"$1"\'",' + settings + "}"
         return {"serve.sh": head + (
             f"vllm serve {model} --tensor-parallel-size {target_tp} \\\n  --speculative-config '{config}'\n"
+            + ("" if topk == 1 else "# vLLM drafts a chain: the tree that was decided is not served here.\n")
             + ("" if tp == draft_tp else f"# vLLM allows draft TP 1 or {target_tp}; {draft_tp} was asked for.\n")
         )}
     if consumer == "specforge":

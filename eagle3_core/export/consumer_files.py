@@ -25,7 +25,7 @@ MISSING = (
 
 def consumer_files(
     consumer: str, target: TargetSpec, drafter: DrafterSpec, mapping: VocabMapping | None, *, k: int, draft_tp: int = 1,
-    target_tp: int = 1, ranked: VocabMapping | None = None,
+    target_tp: int = 1, ranked: VocabMapping | None = None, topk: int = 1, draft_tokens: int | None = None,
 ) -> dict[str, bytes]:
     """Relative file name -> bytes, the same for the same inputs.
 
@@ -33,7 +33,8 @@ def consumer_files(
     a mapping a note says why there is none: configs and commands alone are not enough to train.
     """
     files = {"config.json": canonical_json(draft_config(consumer, target, drafter, k=k)).encode()}
-    commands = launch_commands(consumer, target, drafter, k=k, draft_tp=draft_tp, target_tp=target_tp)
+    commands = launch_commands(consumer, target, drafter, k=k, draft_tp=draft_tp, target_tp=target_tp, topk=topk,
+                               draft_tokens=draft_tokens)
     files |= {name: text.encode() for name, text in commands.items()}
     if mapping is None:
         if drafter.draft_vocab_size < drafter.vocab_size:

@@ -93,6 +93,7 @@ def test_files_of_every_kind_are_taken(server, window, samples: Path, tmp_path: 
     # Measured 0.55 at full size: tau = 1 + 0.55 + 0.3025 + 0.166 = 2.02.
     page.get_by_role("button", name="Full 49,152").click()
     expect(page.locator("[data-card=speedup] .detail")).to_contain_text("tau 2.02")
+    expect(page).to_have_url(re.compile("d=49152"))  # the server knows the size
     np.save(tmp_path / "d2t.npy", np.arange(8_000) * 2 - np.arange(8_000))
     upload(page, "theirs_d2t.npy", (tmp_path / "d2t.npy").read_bytes())
     expect(page.get_by_role("button", name="Inherited 8,000")).to_be_visible()

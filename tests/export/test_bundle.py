@@ -23,7 +23,9 @@ from eagle3_core.decide.record import Decision, read_decision
 from eagle3_core.decide.tradeoff import TradeoffInputs
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.export.bundle import bundle_name, bundle_of, make_bundle, write_bundle, zip_bytes
+from eagle3_core.export.commands import launch_commands
 from eagle3_core.export.configs import CONSUMERS
+from eagle3_core.specs.drafter import drafter_for
 from eagle3_core.specs.presets import resolve_target
 from eagle3_core.vocab.formats import read_mapping
 
@@ -188,3 +190,13 @@ def test_the_command_gives_the_functions_bytes_and_a_recorded_decision_gives_the
     assert "not the file of this decision" in other.stderr
     assert not (tmp_path / "c").exists()
     assert read_decision(tmp_path / "a" / "decision.json").choice.draft_vocab == SIZE
+
+
+def test_serving_lines_carry_the_tree_that_was_decided() -> None:
+    target = resolve_target("qwen3-8b")
+    drafter = drafter_for(target, 32_000)
+    chain = launch_commands("sglang", target, drafter, k=5)["serve.sh"]
+    assert "--speculative-num-steps 5 --speculative-eagle-topk 1 --speculative-num-draft-tokens 6 " in chain
+    tree = launch_commands("sglang", target, drafter, k=4, topk=8, draft_tokens=32)["serve.sh"]
+    assert "--speculative-num-steps 4 --speculative-eagle-topk 8 --speculative-num-draft-tokens 32 " in tree
+    assert "chain" in launch_commands("vllm", target, drafter, k=4, topk=8, draft_tokens=32)["serve.sh"]
