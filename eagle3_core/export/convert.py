@@ -158,8 +158,11 @@ def _target_of(config: dict[str, Any], spec: Any, tensors: dict[str, TensorInfo]
     nested = config.get("transformer_layer_config")
     layer = nested if isinstance(nested, dict) else config
     eos = layer.get("eos_token_id")
+    told = config.get("speculators_config")
+    verifier = told.get("verifier") if isinstance(told, dict) else None
+    name = verifier.get("name_or_path") if isinstance(verifier, dict) else None
     return TargetSpec(
-        name=str(config.get("_name_or_path") or "target"), hidden_size=spec.target_hidden_size,
+        name=str(name or config.get("_name_or_path") or "target"), hidden_size=spec.target_hidden_size,
         vocab_size=spec.vocab_size, num_layers=1, num_heads=spec.num_heads, num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim, intermediate_size=spec.intermediate_size,
         max_position_embeddings=int(layer.get("max_position_embeddings") or 2048),

@@ -69,6 +69,18 @@ def test_there_and_back_is_the_same_file(checkpoint, tmp_path: Path) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
+def test_the_verifier_that_speculators_names_is_kept(checkpoint, tmp_path: Path) -> None:
+    source, _ = checkpoint
+    convert(source, "speculators", tmp_path / "a")
+    file = tmp_path / "a" / "config.json"
+    config = json.loads(file.read_text())
+    config["speculators_config"]["verifier"]["name_or_path"] = "org/Real-8B"
+    file.write_text(json.dumps(config))
+    convert(tmp_path / "a", "speculators", tmp_path / "b")
+    written = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert written["speculators_config"]["verifier"]["name_or_path"] == "org/Real-8B"
+
+
 def test_a_frequency_order_is_sorted_and_its_rows_follow(checkpoint, tmp_path: Path) -> None:
     assert VocabMapping(np.array([7, 3, 1]), 96).ascending()[1].tolist() == [2, 1, 0]
     source, drafter = checkpoint
