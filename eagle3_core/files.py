@@ -79,6 +79,24 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def inside(folder: Path, name: str) -> Path:
+    """``folder/name`` where it stays in the folder. Raises Eagle3Error for a path or a link out of it.
+
+    The hub's cache keeps ``snapshots/<revision>/`` as links into ``blobs/`` beside it; those are followed.
+    """
+    if not name or Path(name).name != name or "\\" in name or "\0" in name:
+        raise Eagle3Error("names a file outside its folder", where=folder, found=repr(name[:80]))
+    path = folder / name
+    try:
+        real, root = path.resolve(), folder.resolve()
+    except (OSError, RuntimeError) as error:
+        raise Eagle3Error("cannot be followed", where=path, found=str(error)[:80]) from None
+    blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else None
+    if not real.is_relative_to(root) and not (blobs is not None and real.is_relative_to(blobs)):
+        raise Eagle3Error("is a link out of its folder", where=path)
+    return path
+
+
 def read_bytes(path: str | Path, *, limit: int | None = None) -> bytes:
     """Raises Eagle3Error when the file is missing, a folder, unreadable, or over ``limit`` bytes."""
     path = Path(path)

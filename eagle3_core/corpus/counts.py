@@ -30,7 +30,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.files import atomic_path
+from eagle3_core.files import atomic_path, reason
 
 FOLDS = 10
 FORMAT_VERSION = 1
@@ -183,7 +183,7 @@ def read_counts(path: str | Path) -> TokenCounts:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return reason(error)
 
 
 def merge_counts(parts: Sequence[TokenCounts]) -> TokenCounts:

@@ -33,7 +33,7 @@ from eagle3_core.corpus.readers import document_of, expand, records_of
 from eagle3_core.corpus.remote import size_of
 from eagle3_core.corpus.tokenizer import Tokenizer
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.files import atomic_path
+from eagle3_core.files import atomic_path, reason
 
 FORMAT_VERSION = 1
 PER_DOMAIN = 500
@@ -134,7 +134,7 @@ def read_documents(path: str | Path) -> Documents:
         frame = pl.read_parquet(path)
         meta = DocumentsMeta.model_validate(json.loads(text)) if text else None
     except (pl.exceptions.PolarsError, OSError, ValueError, ValidationError) as error:
-        raise Eagle3Error("is not a sample of documents", where=path, found=str(error).splitlines()[0][:200],
+        raise Eagle3Error("is not a sample of documents", where=path, found=reason(error),
                           expected=expected) from None
     if meta is None or dict(frame.schema) != _SCHEMA:
         raise Eagle3Error("is not a sample of documents", where=path, expected=expected)

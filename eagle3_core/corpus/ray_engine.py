@@ -21,7 +21,7 @@ from eagle3_core.corpus.part import Part
 from eagle3_core.corpus.readers import can_be_split, lines_between, read_records
 from eagle3_core.corpus.remote import opened
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.files import sha256_file
+from eagle3_core.files import reason, sha256_file
 
 SHARD_BYTES = 32 << 20
 RETRIES = 3
@@ -102,7 +102,7 @@ class RayEngine:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise Eagle3Error("the Ray cluster cannot be reached", where=address or "local",
-                                  found=str(error).splitlines()[0][:160]) from None
+                                  found=reason(error)) from None
 
     def __enter__(self) -> RayEngine:
         return self
@@ -132,4 +132,4 @@ class RayEngine:
                 raise
             except ray.exceptions.RayError as error:
                 raise Eagle3Error("a shard could not be counted", where=item.file,
-                                  found=str(error).splitlines()[0][:160]) from None
+                                  found=reason(error)) from None

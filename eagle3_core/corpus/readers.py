@@ -197,7 +197,7 @@ def _parquet(path: Path) -> Iterator[Record]:
             yield from _arrow_rows(batch, row)
             row += batch.num_rows
     except pa.ArrowInvalid as error:
-        found = str(error).splitlines()[0][:120]
+        found = reason(error)
         raise Eagle3Error("is not a readable parquet file", where=path, found=found) from None
 
 
@@ -217,7 +217,7 @@ def _arrow(path: Path) -> Iterator[Record]:
                 yield from _arrow_rows(batch.select(keep), row)
                 row += batch.num_rows
     except pa.ArrowInvalid as error:
-        raise Eagle3Error("is not an arrow file", where=path, found=str(error).splitlines()[0][:120]) from None
+        raise Eagle3Error("is not an arrow file", where=path, found=reason(error)) from None
 
 
 def _arrow_rows(batch: Any, offset: int) -> Iterator[Record]:

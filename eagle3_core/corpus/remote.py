@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from eagle3_core.errors import Eagle3Error
+from eagle3_core.files import reason
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ def find_remote(url: str) -> list[Remote]:
         return [Remote(f"{scheme}://{str(item).removeprefix(f'{scheme}://')}", int(system.size(item) or 0))
                 for item in sorted(found)]
     except (ImportError, ValueError) as error:
-        raise Eagle3Error("cannot be opened", where=url, found=str(error).splitlines()[0][:160],
+        raise Eagle3Error("cannot be opened", where=url, found=reason(error),
                           fix=f"install the fsspec package for {scheme}://") from None
     except OSError as error:
-        raise Eagle3Error("cannot be read", where=url, found=str(error).splitlines()[0][:160] or type(error).__name__,
+        raise Eagle3Error("cannot be read", where=url, found=reason(error),
                           ) from None
 
 
@@ -83,5 +84,5 @@ def opened(source: Source) -> Iterator[Path]:
             system, path = fsspec.core.url_to_fs(source.url)
             system.get_file(path, str(local))
         except (OSError, ImportError, ValueError) as error:
-            raise Eagle3Error("cannot be fetched", where=source, found=str(error).splitlines()[0][:160]) from None
+            raise Eagle3Error("cannot be fetched", where=source, found=reason(error)) from None
         yield local

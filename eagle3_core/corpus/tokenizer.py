@@ -27,7 +27,7 @@ import numpy as np
 from eagle3_core.corpus.pieces import PROBE, NotPiecewise, PieceEncoder, PieceSpec, byte_level_bytes, spec_from_json
 from eagle3_core.corpus.roles import assign_roles, chat_template, eos_ids, special_texts, tokenizer_config
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.files import read_bytes, read_json
+from eagle3_core.files import read_bytes, read_json, reason
 
 KIMI_PATTERN = "|".join((
     r"[\p{Han}]+",
@@ -122,7 +122,7 @@ def _from_json(text: str, folder: Path | None, name: str, where: object) -> Toke
         value = json.loads(text)
         backend = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises plain Exception for whatever it cannot parse
-        raise Eagle3Error("is not a tokenizer.json", where=where, found=str(error).splitlines()[0][:120]) from None
+        raise Eagle3Error("is not a tokenizer.json", where=where, found=reason(error)) from None
     backend.no_truncation()
     backend.no_padding()
     vocab = backend.get_vocab(with_added_tokens=True)
@@ -270,7 +270,7 @@ def _from_sentencepiece(file: Path, folder: Path, name: str) -> Tokenizer:
         model.LoadFromSerializedProto(read_bytes(file, limit=1 << 28))
     except RuntimeError as error:
         raise Eagle3Error("is neither a tiktoken nor a SentencePiece model", where=file,
-                          found=str(error).splitlines()[0][:80]) from None
+                          found=reason(error)[:80]) from None
     size = model.GetPieceSize()
     table = [_sentencepiece_bytes(model.IdToPiece(i)) for i in range(size)]
     added = {i: (model.IdToPiece(i), True) for i in range(size) if model.IsControl(i) or model.IsUnknown(i)}
@@ -293,7 +293,7 @@ def _from_gguf(file: Path, name: str) -> Tokenizer:
                                              trust_remote_code=False)
     except (ValueError, OSError, KeyError, struct.error) as error:
         raise Eagle3Error("holds no tokenizer that transformers understands", where=file,
-                          found=str(error).splitlines()[0][:120]) from None
+                          found=reason(error)) from None
     plain = _from_json(fast.backend_tokenizer.to_str(), None, name, file)
     roles = list(plain.roles)
     if fast.eos_token_id is not None:

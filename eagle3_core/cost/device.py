@@ -12,6 +12,7 @@ import psutil
 
 from eagle3_core.cost.profile import Device
 from eagle3_core.errors import Eagle3Error
+from eagle3_core.files import reason
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +32,7 @@ def pick_device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise Eagle3Error("--device is not usable here", found=repr(name),
-                          expected=f"cpu, cuda or mps ({str(error).splitlines()[0][:60]})") from None
+                          expected=f"cpu, cuda or mps ({reason(error)[:60]})") from None
     return device
 
 

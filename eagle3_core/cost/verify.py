@@ -13,6 +13,7 @@ import numpy as np
 from eagle3_core.cost.device import pick_device, synchronize
 from eagle3_core.cost.profile import TargetPoint, Timing
 from eagle3_core.errors import Eagle3Error
+from eagle3_core.files import reason
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ def load_target(path: str | Path, dtype: str, device: str = "auto") -> Any:
             model = AutoModelForCausalLM.from_pretrained(path, **options)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise Eagle3Error("holds no target that transformers can load", where=path,
-                          found=str(error).splitlines()[0][:120]) from None
+                          found=reason(error)) from None
     return cast("torch.nn.Module", model.eval()).to(pick_device(device))
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.files import read_bytes, read_json
+from eagle3_core.files import inside, read_bytes, read_json
 
 Container = Literal["safetensors", "torch", "gguf"]
 HEADER_LIMIT = 100 << 20
@@ -117,24 +117,6 @@ def find_weights(folder: Path) -> Path | None:
         if found := [p for p in sorted(folder.glob(pattern)) if p.is_file()]:
             return inside(folder, found[0].name)
     return None
-
-
-def inside(folder: Path, name: str) -> Path:
-    """``folder/name`` where it stays in the folder. Raises Eagle3Error for a path or a link out of it.
-
-    The hub's cache keeps ``snapshots/<revision>/`` as links into ``blobs/`` beside it; those are followed.
-    """
-    if not name or Path(name).name != name or "\\" in name or "\0" in name:
-        raise Eagle3Error("names a file outside its folder", where=folder, found=repr(name[:80]))
-    path = folder / name
-    try:
-        real, root = path.resolve(), folder.resolve()
-    except (OSError, RuntimeError) as error:
-        raise Eagle3Error("cannot be followed", where=path, found=str(error)[:80]) from None
-    blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else None
-    if not real.is_relative_to(root) and not (blobs is not None and real.is_relative_to(blobs)):
-        raise Eagle3Error("is a link out of its folder", where=path)
-    return path
 
 
 def head_bytes(path: Path, size: int) -> bytes:

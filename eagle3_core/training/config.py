@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from eagle3_core.errors import Eagle3Error, suggest
-from eagle3_core.files import read_bytes
+from eagle3_core.files import read_bytes, reason
 
 
 class _Section(BaseModel):
@@ -141,7 +141,7 @@ def load_config(
         try:
             read = yaml.safe_load(read_bytes(path, limit=1 << 20).decode())
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise Eagle3Error("is not YAML", where=path, found=str(error).splitlines()[0]) from None
+            raise Eagle3Error("is not YAML", where=path, found=reason(error)) from None
         if not isinstance(read, dict):
             raise Eagle3Error("is not a training config", where=path, found=type(read).__name__,
                               expected="sections model, data, loss, optim, run")

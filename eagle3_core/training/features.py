@@ -129,7 +129,7 @@ def _arrow_masks(folders: Sequence[Path], files: Sequence[Path]) -> tuple[Any, .
                 with pa.memory_map(str(shard)) as source:
                     table = pa.ipc.open_stream(source).read_all()
             except pa.ArrowInvalid as error:
-                raise Eagle3Error("is not an arrow stream", where=shard, found=str(error).splitlines()[0]) from None
+                raise Eagle3Error("is not an arrow stream", where=shard, found=reason(error)) from None
             if "loss_mask" not in table.column_names:
                 raise Eagle3Error("column loss_mask is missing", where=shard, found=table.column_names)
             for row in range(table.num_rows):

@@ -24,7 +24,7 @@ from typing import Literal
 import psutil
 
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.files import canonical_json, write_text
+from eagle3_core.files import canonical_json, reason, write_text
 from eagle3_core.training import run_folder
 from eagle3_core.training.config import TrainConfig, dump_config
 from eagle3_core.training.runs import LAUNCH, status_of
@@ -112,7 +112,7 @@ def _submit(folder: Path, command: list[str], slurm: Slurm, processes: int) -> s
     try:
         return str(executor.submit(submitit.helpers.CommandFunction(command)).job_id)
     except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
-        raise Eagle3Error("the job was not taken", found=str(error).splitlines()[0][:160]) from None
+        raise Eagle3Error("the job was not taken", found=reason(error)) from None
 
 
 def stop(folder: Path) -> str:

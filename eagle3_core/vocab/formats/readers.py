@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from eagle3_core.errors import Eagle3Error
-from eagle3_core.files import DAMAGED, read_bytes, reason
+from eagle3_core.files import DAMAGED, inside, read_bytes, reason
 from eagle3_core.vocab.mapping import VocabMapping, mapping_from_d2t
 
 LIMIT = 64 << 20
@@ -56,7 +56,7 @@ def _find(folder: Path) -> Path:
         if len(found) > 1 and pattern.startswith(("d2t-", "freq_")):
             raise Eagle3Error("holds several mappings", where=folder, found=", ".join(p.name for p in found[:4]),
                               fix="name one of them")
-        for file in found:
+        for file in (inside(path.parent, path.name) for path in found):
             if file.suffix != ".safetensors" or _has_d2t(file):
                 return file
     raise Eagle3Error("holds no draft-vocabulary mapping", where=folder)
