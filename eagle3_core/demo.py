@@ -93,7 +93,7 @@ def build(
     prompts, _ = encode_documents([chats], tokenizer, vocab_size=model.vocab_size, max_length=512, prompts=True,
                                   domain_field="source", limit=documents)
     ends = tuple(i for i, role in enumerate(tokenizer.roles) if role in ("eos", "end_of_turn"))
-    extract(model, prompts, features, target_name="smollm2-135m", generation=Generation(max_new, 0.0, 8), eos=ends,
+    extract(model, prompts, features, target_name="smollm2-135m", generation=Generation(max_new, 0.0, 32), eos=ends,
             progress=progress)
     return Demo(target, counts, features, chats)
 

@@ -15,8 +15,10 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def demo(
         folder: Path = typer.Argument(..., help="Where to build it; about 0.7 GB."),
-        documents: int = typer.Option(48, "--documents", min=1, help="Prompts that the target answers."),
-        max_new: int = typer.Option(96, "--max-new", min=1, help="Tokens an answer."),
+        documents: int | None = typer.Option(
+            None, "--documents", min=1, help="Prompts that the target answers: 48, with --train all 240."),
+        max_new: int | None = typer.Option(
+            None, "--max-new", min=1, help="Tokens an answer at most: 96, with --train 192."),
         train: bool = typer.Option(False, "--train", help="Train a drafter on them as well."),
         steps: int = typer.Option(600, "--steps", min=1, help="With --train: optimizer steps."),
         as_json: options.Json = False,
@@ -28,7 +30,8 @@ def register(app: typer.Typer) -> None:
             print(line, file=sys.stderr, flush=True)
 
         with progress_bar("hidden states") as advance:
-            made = build(folder, documents=documents, max_new=max_new,
+            made = build(folder, documents=documents or (240 if train else 48),
+                         max_new=max_new or (192 if train else 96),
                          say=say, progress=advance)
         paths = {"target": str(made.target), "counts": str(made.counts), "features": str(made.features),
                  "chats": str(made.chats)}

@@ -12,7 +12,7 @@ from eagle3_core.errors import Eagle3Error
 
 COMMANDS = (
     "app", "params", "count", "merge", "coverage", "measure", "tradeoff", "export", "report", "check", "audit",
-    "extract", "train", "demo", "inspect", "convert", "runs",
+    "extract", "train", "experiment", "demo", "inspect", "convert", "runs",
 )
 """Modules of this package, in the order ``--help`` lists them; each has ``register(app)``."""
 

@@ -36,6 +36,8 @@ class ModelConfig(_Section):
     """Allow another mapping than the checkpoint's: lm_head rows move by target id, new rows start fresh."""
     head: Literal["fresh", "target_frozen", "target_trained"] = "fresh"
     """lm_head: random, or the target's own rows held frozen (as speculators) or trained on."""
+    trainable: Literal["all", "head"] = "all"
+    """``head``: only lm_head's rows move; the rest stays as the checkpoint has it."""
     norm_before_residual: bool = False
     norm_before_fc: bool = False
     fc_norm: bool = False
@@ -49,6 +51,8 @@ class ModelConfig(_Section):
             raise ValueError("give model.counts or model.mapping, not both")
         if self.counts and self.draft_vocab is None:
             raise ValueError("model.draft_vocab is needed with model.counts")
+        if self.trainable == "head" and self.head == "target_frozen":
+            raise ValueError("model.trainable=head and model.head=target_frozen leave nothing to train")
         return self
 
 
@@ -81,6 +85,8 @@ class LossConfig(_Section):
     """Weight of step k is step_weight ** k."""
     outside: Literal["masked", "renormalised"] = "masked"
     """Positions whose target argmax is outside the draft vocabulary: left out, or trained on what is inside."""
+    share: float = Field(default=1.0, gt=0, le=1)
+    """Share of the positions judged at each step, drawn anew: a full head costs more than the layer below it."""
 
 
 class OptimConfig(_Section):
@@ -112,6 +118,8 @@ class RunConfig(_Section):
     save_every: int = Field(default=100, ge=1)
     acceptance_every: int | None = Field(default=None, ge=1)
     """Steps between one-pass acceptance evaluations at every smaller size; None for the end only."""
+    acceptance_sizes: tuple[int, ...] = ()
+    """Sizes it is measured at besides the run's own; empty for up to 24 in log steps."""
     keep: int = Field(default=2, ge=1)
     """Checkpoints kept beside the best one."""
     threads: int | None = Field(default=None, ge=1)

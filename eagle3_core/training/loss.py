@@ -83,7 +83,7 @@ class _DraftLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, states, head, target_states, target_head, weights, step_weights, kind, with_acceptance, chunk):  # type: ignore[override]
         steps, rows, _ = states.shape
-        grad_states = torch.empty_like(states)
+        grad_states = torch.empty_like(states) if ctx.needs_input_grad[0] else None
         grad_head = torch.zeros_like(head, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         sums = torch.zeros(3, steps, dtype=torch.float32, device=states.device)
         if not with_acceptance and kind != "lk":
@@ -101,7 +101,8 @@ class _DraftLoss(torch.autograd.Function):
                 if acceptance is not None:
                     sums[2, step] += torch.dot(acceptance, weight)
                 dz = dz.mul_((weight * step_weights[step]).unsqueeze(1)).to(state.dtype)
-                torch.mm(dz, head, out=grad_states[step, part])
+                if grad_states is not None:
+                    torch.mm(dz, head, out=grad_states[step, part])
                 if grad_head is not None:
                     grad_head.addmm_(dz.T.float(), state.float())
         ctx.save_for_backward(grad_states, None if grad_head is None else grad_head.to(head.dtype))
@@ -112,7 +113,7 @@ class _DraftLoss(torch.autograd.Function):
     def backward(ctx, grad_total, _):  # type: ignore[override]
         grad_states, grad_head = ctx.saved_tensors
         return (
-            grad_states * grad_total,
+            None if grad_states is None else grad_states * grad_total,
             None if grad_head is None else grad_head * grad_total,
             *(None,) * 7,
         )

@@ -48,8 +48,9 @@ def prepare(config: TrainConfig) -> Start:
     else:
         mapping = given or mapping_from_ids(np.arange(spec.vocab_size), spec.vocab_size)
         drafter, notes = _fresh(config, weights, mapping), ()
-    drafter.requires_grad_(True)
+    drafter.requires_grad_(config.model.trainable == "all")
     drafter.embed_tokens.requires_grad_(False)
+    drafter.lm_head.requires_grad_(True)
     if config.model.head == "target_frozen":
         drafter.lm_head.requires_grad_(False)
     return Start(weights, source, drafter.float().train(), mapping, aux, ranking, notes)

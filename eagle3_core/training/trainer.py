@@ -1,8 +1,8 @@
 """The training loop: packed rows to steps to checkpoints, continued bit for bit after a kill.
 
 What a step does depends on weights, optimizer moments and its number alone: the
-order of the data and the learning rate are functions of the number, and nothing
-else is random. So a checkpoint is weights, moments and a number.
+order of the data, the positions judged and the learning rate are functions of the
+number, and nothing else is random. So a checkpoint is weights, moments and a number.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -190,9 +191,14 @@ class Trainer:
                 # One bool a token: kept for later epochs, because it costs a full head to make.
                 self._outside |= {i: part.clone() for i, part in zip(missing, parts, strict=True)}
             excluded = [self._outside[i] for i in chosen]
-        return pack(documents, self.config.loss.steps, max_length=self.config.data.max_length,
-                    norm=self.start.weights.norm, eps=self.start.weights.spec.rms_norm_eps,
-                    loss_on=self.config.data.loss_on, excluded=excluded)
+        row = pack(documents, self.config.loss.steps, max_length=self.config.data.max_length,
+                   norm=self.start.weights.norm, eps=self.start.weights.spec.rms_norm_eps,
+                   loss_on=self.config.data.loss_on, excluded=excluded)
+        if self.config.loss.share < 1:
+            # By step and row, so that a resumed run and any number of processes draw the same positions.
+            draw = np.random.default_rng([self.config.run.seed, step, number]).random(row.weights.shape[1])
+            row.weights.mul_(torch.from_numpy(draw < self.config.loss.share))
+        return row
 
     def rate(self, step: int) -> float:
         """Learning rate of step ``step``, counted from 0."""
@@ -276,7 +282,7 @@ class Trainer:
             figures, record = validate(
                 self.objective, self.start, chosen, max_length=self.config.data.max_length,
                 loss_on=self.config.data.loss_on, every_size=sized,
-                ranking=self.config.model.ranking)
+                sizes=self.config.run.acceptance_sizes, ranking=self.config.model.ranking)
             self._record(scalars, "eval", {"step": self.step, "tokens": self.tokens, **figures})
             self.say(f"step {self.step}  tau {figures['tau']:.3f}  alpha "
                      + " ".join(f"{a:.3f}" for a in figures["alpha"]))

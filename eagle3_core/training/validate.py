@@ -27,9 +27,9 @@ from eagle3_core.training.start import Start
 
 def validate(
     objective: Objective, start: Start, chosen: Sequence[int], *, max_length: int, loss_on: str,
-    every_size: bool = False, ranking: str = "pooled",
+    every_size: bool = False, sizes: Sequence[int] = (), ranking: str = "pooled",
 ) -> tuple[dict[str, Any], AcceptanceRecord | None]:
-    """Figures for metrics.jsonl, and the acceptance record with ``every_size``."""
+    """Figures for metrics.jsonl, and with ``every_size`` the acceptance record, at ``sizes`` or a log grid."""
     drafter, steps = objective.drafter, objective.loss.steps
     head = start.weights.head.float()
     totals = torch.zeros(3, steps)
@@ -47,16 +47,19 @@ def validate(
                 result = objective(row)
                 totals += torch.stack([result.loss, result.hits, result.weight]).float()
             vocab, trained = start.weights.spec.vocab_size, start.mapping.draft_vocab_size
-            sizes = (trained,)
+            measured: tuple[int, ...] = (trained,)
             order = start.mapping.target_ids
             if every_size and start.ranking is not None:
-                sizes, order = auto_sizes(trained, vocab, min(1024, trained)), start.ranking.order
+                measured = auto_sizes(trained, vocab, min(1024, trained))
+                if sizes:
+                    measured = tuple(sorted({trained, *(size for size in sizes if size < trained)}))
+                order = start.ranking.order
             else:
                 # One size: the order of the rows is of no consequence, but it must name every id once.
                 rest = (~inside).nonzero().squeeze(1)
                 order = torch.cat([drafter.target_ids, rest]).numpy()
             tally = evaluate(_texts(start, chosen, max_length, loss_on), drafter, TargetHead(head),
-                             {ranking: row_order(drafter.target_ids, order, sizes)}, depth=steps)[0]
+                             {ranking: row_order(drafter.target_ids, order, measured)}, depth=steps)[0]
     finally:
         drafter.train(was_training)
     record = record_of(tally, target=start.weights.spec.name, drafter="in training", vocab_size=vocab,

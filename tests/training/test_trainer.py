@@ -226,6 +226,14 @@ def test_a_checkpoints_vocabulary_is_inherited_and_moved_only_when_asked(place: 
     torch.testing.assert_close(after["lm_head.weight"], before["lm_head.weight"][10:80])
 
 
+def test_tuning_the_head_leaves_the_rest_of_the_checkpoint(place: Path) -> None:
+    origin = run_folder.checkpoint_named(place / "whole")
+    train(tiny_config(place, f"model.checkpoint={origin}", "model.trainable=head", "optim.steps=3", out="tuned"),
+          say=quiet)
+    before, after = read_state(origin), read_state(run_folder.checkpoint_named(place / "tuned"))
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {"lm_head.weight"}
+
+
 @pytest.mark.parametrize("options", [
     ("loss.kind=kl", "loss.steps=1"), ("loss.kind=hard_ce", "optim.schedule=linear"), ("loss.kind=lk", "loss.steps=5"),
     ("model.head=target_frozen", "optim.checkpoint_activations=true"), ("model.head=target_trained", "loss.steps=7"),

@@ -54,7 +54,7 @@ def tiny_config(root: Path, *overrides: str, out: str = "run") -> TrainConfig:
     defaults = {
         "model": {"target": str(root / "target")},
         "data": {"features": [str(root / "features")], "batch_tokens": 96, "heldout": 0.2},
-        "optim": {"steps": 12, "lr": 3e-3},
+        "loss": {"share": 0.8}, "optim": {"steps": 12, "lr": 3e-3},
         "run": {"out": str(root / out), "eval_every": 6, "save_every": 2, "log_every": 4, "threads": 1},
     }
     return load_config(None, overrides, defaults)
