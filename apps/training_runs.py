@@ -104,7 +104,11 @@ def run_inputs(act, get_asked, look, refresh):
         label=f"Resume {_first.name}" if _first else "Resume",
         disabled=not (_first and page.may_launch() and _first.state in ("stopped", "dead", "failed")),
         on_click=lambda _: act(lambda: page.resume(_chosen[0])))
-    return quantity_input, resume_button, runs_input, stop_button
+    measure_button = mo.ui.button(
+        label="Measure acceptance at every size",
+        disabled=not (_first and page.may_launch() and _first.project == "eagle3" and _first.checkpoints),
+        on_click=lambda _: act(lambda: page.measure(_chosen[0])))
+    return measure_button, quantity_input, resume_button, runs_input, stop_button
 
 
 @app.cell
@@ -135,11 +139,11 @@ def cost_view(get_asked, get_form, refresh):
 
 
 @app.cell
-def controls(get_note, quantity_input, refresh, resume_button, runs_input, stop_button):
+def controls(get_note, measure_button, quantity_input, refresh, resume_button, runs_input, stop_button):
     mo.vstack([
         *([notice(*get_note())] if get_note() else []),
         mo.hstack([runs_input, quantity_input], widths="equal", wrap=True),
-        mo.hstack([stop_button, resume_button, refresh], justify="start", wrap=True),
+        mo.hstack([stop_button, resume_button, measure_button, refresh], justify="start", wrap=True),
     ])
     return
 

@@ -287,6 +287,10 @@ def export_tab(screen: Screen, size: int) -> Any:
             f"For D = {size:,}: draft config.json, mapping files, launch commands, decision.json, DECISION.md and the "
             "report, for SGLang, vLLM, SpecForge, speculators, ModelOpt and EAGLE."),
     ]
+    if os.environ.get(SERVED):
+        query = html.escape(f"{screen.payload['query']}&d={size}")
+        lines.append(mo.Html(f'<p class="e3-said"><a href="/runs/?{query}" target="_top">Train a drafter of this '
+                             "size</a>: cost first, then a run that goes on without the page.</p>"))
     if inputs.stand_in:
         lines.append(notice("warn", "Without the target's own counts the bundle holds configs and commands but no "
                                     "mapping: another tokenizer's ids mean nothing here."))

@@ -168,6 +168,13 @@ def resume(name: str) -> str:
     return "resumed from its last checkpoint"
 
 
+def measure(name: str) -> str:
+    if not may_launch():
+        raise Eagle3Error("acceptance is measured only from the machine itself", fix="eagle3 runs acceptance")
+    launch.measure(named(name), "latest")
+    return "acceptance of the last checkpoint is being measured; its link appears here"
+
+
 def commands(form: Form, state: AppState) -> dict[str, str]:
     """What to run on a cluster that trains with SpecForge or speculators."""
     target = get_target(catalogue(), state.target)

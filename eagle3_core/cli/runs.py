@@ -26,7 +26,8 @@ def figure(value: float | None) -> str:
 
 
 def register(app: typer.Typer) -> None:
-    runs = typer.Typer(no_args_is_help=True, help="Training runs: list, show, stop, resume, compare, export.")
+    runs = typer.Typer(no_args_is_help=True,
+                       help="Training runs: list, show, stop, resume, compare, acceptance, export.")
     app.add_typer(runs, name="runs")
 
     @runs.command("list")
@@ -112,6 +113,23 @@ def register(app: typer.Typer) -> None:
                          figure(min(values)), figure(max(values)), figure(values[-1])))
         heads = ("run", "records", "last step", "tokens", "first", "lowest", "highest", "last")
         print_table(quantity, heads, rows, left=1)
+
+    @runs.command()
+    def acceptance(folder: Folder,
+                   checkpoint: Annotated[str, typer.Option("--checkpoint", help="latest, best or a name.")] = "latest",
+                   as_json: options.Json = False) -> None:
+        """Acceptance at every size of one checkpoint, on the documents that its run held out."""
+        from eagle3_core.acceptance.record import read_acceptance
+        from eagle3_core.training.validate import measure_checkpoint
+
+        file = measure_checkpoint(folder, checkpoint)
+        record = read_acceptance(file)
+        if as_json:
+            print_json({"file": str(file), "points": [p.model_dump(mode="json") for p in record.points]})
+            return
+        print_table(f"{record.documents} held-out documents, {record.tokens:,} positions", ("D", "alpha_1", "tau"),
+                    [(f"{p.draft_vocab:,}", f"{p.alpha[0]:.3f}", f"{p.tau:.3f}") for p in record.points])
+        print(f"wrote {file}")
 
     @runs.command()
     def export(folder: Folder, out: options.Out = None,

@@ -75,6 +75,16 @@ def resume(folder: Path, *, how: How = "local", processes: int = 1, slurm: Slurm
           processes=processes)
 
 
+def measure(folder: Path, which: str) -> None:
+    """Measure a checkpoint's acceptance at every size, in a process of its own; its output joins the run's log.
+
+    Raises Eagle3Error for a name that is no checkpoint of the run.
+    """
+    checkpoint = run_folder.checkpoint_named(folder, which)
+    _detached(folder, [sys.executable, "-m", "eagle3_core.cli.main", "runs", "acceptance", str(folder),
+                       "--checkpoint", checkpoint.name])
+
+
 def _shape(how: How, processes: int) -> How:
     return "torchrun" if how == "torchrun" or processes > 1 else "local"
 
@@ -86,18 +96,23 @@ def start(folder: Path, command: list[str], *, how: How = "local", slurm: Slurm 
     if how == "slurm":
         record |= {"job": _submit(folder, command, slurm, processes), "pid": None}
     else:
-        with open(folder / "log.txt", "ab") as log:
-            # Its own session: neither a closed terminal nor a signal to the server's group reaches it.
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                       start_new_session=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+        process = _detached(folder, command)
         try:
             began = psutil.Process(process.pid).create_time()
         except psutil.NoSuchProcess:
             began = 0.0
-        # Collected when it ends, so that it does not stay in the process table as long as the server lives.
-        threading.Thread(target=process.wait, name="eagle3-run", daemon=True).start()
         record |= {"pid": process.pid, "process_started": began}
     write_text(folder / LAUNCH, canonical_json(record))
+
+
+def _detached(folder: Path, command: list[str]) -> subprocess.Popen[bytes]:
+    with open(folder / "log.txt", "ab") as log:
+        # Its own session: neither a closed terminal nor a signal to the server's group reaches it.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                   start_new_session=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    # Collected when it ends, so that it does not stay in the process table as long as the server lives.
+    threading.Thread(target=process.wait, name="eagle3-run", daemon=True).start()
+    return process
 
 
 def _submit(folder: Path, command: list[str], slurm: Slurm, processes: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from eagle3_core.drafter.checkpoint import read_drafter
+from eagle3_core.drafter.checkpoint import read_drafter, read_state
 from eagle3_core.drafter.model import Drafter
 from eagle3_core.drafter.rope import rope_of
 from eagle3_core.errors import Eagle3Error
@@ -54,6 +54,15 @@ def prepare(config: TrainConfig) -> Start:
     if config.model.head == "target_frozen":
         drafter.lm_head.requires_grad_(False)
     return Start(weights, source, drafter.float().train(), mapping, aux, ranking, notes)
+
+
+def load_weights(drafter: Drafter, checkpoint: Path) -> None:
+    """Put a checkpoint of the same run into ``drafter``."""
+    weights = read_state(checkpoint)
+    with torch.no_grad():
+        for name, parameter in drafter.named_parameters():
+            if name in weights:
+                parameter.copy_(weights[name])
 
 
 def _source(

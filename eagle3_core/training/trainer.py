@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eagle3_core.drafter.checkpoint import read_state, write_drafter
+from eagle3_core.acceptance.record import write_acceptance
+from eagle3_core.drafter.checkpoint import write_drafter
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import read_json, write_text
 from eagle3_core.training import run_folder
@@ -29,7 +30,7 @@ from eagle3_core.training.features import FeatureSet
 from eagle3_core.training.objective import Objective, target_argmax
 from eagle3_core.training.parallel import Group, average_gradients, join, leave
 from eagle3_core.training.scalars import ScalarFile
-from eagle3_core.training.start import Start, prepare
+from eagle3_core.training.start import Start, load_weights, prepare
 from eagle3_core.training.validate import validate
 
 Say = Callable[[str], None]
@@ -148,12 +149,7 @@ class Trainer:
             return
         folder = run_folder.checkpoint_named(self.folder)
         state = torch.load(folder / "training_state.pt", map_location="cpu", weights_only=True)
-        weights = read_state(folder)
-        weights.pop("t2d", None)
-        with torch.no_grad():
-            for name, parameter in self.start.drafter.named_parameters():
-                if name in weights:
-                    parameter.copy_(weights[name])
+        load_weights(self.start.drafter, folder)
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.tokens, self.best = state["step"], state["tokens"], state["best"]
         torch.set_num_threads(state["threads"])
@@ -287,8 +283,6 @@ class Trainer:
             self.say(f"step {self.step}  tau {figures['tau']:.3f}  alpha "
                      + " ".join(f"{a:.3f}" for a in figures["alpha"]))
             if record is not None:
-                from eagle3_core.acceptance.record import write_acceptance
-
                 write_acceptance(record, self.folder / "acceptance" / f"step-{self.step:08d}.acceptance.json")
             better = figures["tau"] > self.best
             self.best = max(self.best, figures["tau"])

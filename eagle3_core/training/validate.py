@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,12 +18,14 @@ import torch.nn.functional as F
 
 from eagle3_core.acceptance.measure import auto_sizes
 from eagle3_core.acceptance.one_pass import TextFeatures, evaluate, row_order
-from eagle3_core.acceptance.record import AcceptanceRecord
+from eagle3_core.acceptance.record import AcceptanceRecord, write_acceptance
 from eagle3_core.acceptance.summarise import record_of
 from eagle3_core.drafter.target import TargetHead
-from eagle3_core.training.data import Source, pack
+from eagle3_core.training import run_folder
+from eagle3_core.training.config import load_config
+from eagle3_core.training.data import Source, pack, split
 from eagle3_core.training.objective import Objective, target_argmax
-from eagle3_core.training.start import Start
+from eagle3_core.training.start import Start, load_weights, prepare
 
 
 def validate(
@@ -73,6 +76,25 @@ def validate(
         "documents": len(chosen), "positions": record.tokens,
     }
     return figures, record if every_size else None
+
+
+def measure_checkpoint(folder: Path, which: str = "latest", sizes: Sequence[int] = ()) -> Path:
+    """One-pass acceptance of a run's checkpoint on the documents that the run held out; returns the file written.
+
+    Raises Eagle3Error for a folder without such a checkpoint, or whose data is gone.
+    """
+    config = load_config(folder / "config.yaml")
+    checkpoint = run_folder.checkpoint_named(folder, which)
+    start = prepare(config)
+    load_weights(start.drafter, checkpoint)
+    parts = split(start.source, config.data.heldout, config.data.max_length)
+    objective = Objective(start.drafter, start.weights.head.float(), config.loss)
+    _, record = validate(objective, start, parts.heldout, max_length=config.data.max_length,
+                         loss_on=config.data.loss_on, every_size=True, sizes=sizes, ranking=config.model.ranking)
+    assert record is not None
+    file = folder / "acceptance" / f"{checkpoint.name}.acceptance.json"
+    write_acceptance(record, file)
+    return file
 
 
 def _texts(start: Start, chosen: Sequence[int], max_length: int, loss_on: str) -> Iterator[TextFeatures]:

@@ -151,6 +151,17 @@ def test_measured_acceptance_of_a_run_goes_back_to_the_main_app(data):
     assert get_acceptance(catalogue(), state.acceptance, 0.8).alpha == (0.5,)
 
 
+def test_a_checkpoint_is_measured_from_the_page_by_a_process_of_its_own(data, monkeypatch):
+    folder = finished(data / "runs" / "a", {1: 1.0})
+    with pytest.raises(Eagle3Error, match="no checkpoint"):
+        page.measure("a")
+    (folder / "checkpoints" / "step-00000001").mkdir(parents=True)
+    asked = []
+    monkeypatch.setattr(launch, "_detached", lambda where, command: asked.append((where, command[3:])))
+    assert "measured" in page.measure("a")
+    assert asked == [(folder, ["runs", "acceptance", str(folder), "--checkpoint", "step-00000001"])]
+
+
 def live(window: Page, url: str) -> Page:
     window.goto(url, wait_until="commit")
     expect(window.get_by_role("heading", name="Runs", exact=True)).to_be_visible(timeout=60_000)

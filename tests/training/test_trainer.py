@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from eagle3_core.acceptance.events import read_series
+from eagle3_core.acceptance.record import read_acceptance
 from eagle3_core.drafter.checkpoint import read_drafter, read_state
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.training import run_folder
 from eagle3_core.training.target_weights import read_target_weights
 from eagle3_core.training.trainer import Trainer, resume, train
+from eagle3_core.training.validate import measure_checkpoint
 from tests.training.tiny_run import VOCAB, lay_out, tiny_config
 
 
@@ -58,6 +60,15 @@ def test_a_run_learns_is_validated_and_leaves_checkpoints_metrics_and_events(pla
     assert run_folder.read_status(run).state == "finished"
     loaded = read_drafter(run_folder.checkpoint_named(run), embedding=read_target_weights(place / "target").embedding)
     assert loaded.mapping.draft_vocab_size == VOCAB
+
+
+def test_a_checkpoint_is_measured_again_to_the_figures_of_the_run(place: Path) -> None:
+    file = measure_checkpoint(place / "whole")
+    assert file == place / "whole" / "acceptance" / "step-00000012.acceptance.json"
+    evals = [r for r in run_folder.read_metrics(place / "whole") if r.get("event") == "eval"]
+    assert list(read_acceptance(file).points[-1].alpha) == evals[-1]["alpha"]
+    with pytest.raises(Eagle3Error, match="no checkpoint step-7"):
+        measure_checkpoint(place / "whole", "step-7")
 
 
 def test_tensorboard_itself_reads_the_events(place: Path) -> None:
