@@ -117,6 +117,6 @@ def train_demo(made: Demo, folder: Path, *, steps: int, draft_vocab: int = 8192,
         "model": {"target": str(made.target), "counts": str(made.counts), "draft_vocab": draft_vocab,
                   "head": "target_frozen"},
         "data": {"features": [str(made.features)], "batch_tokens": 512, "heldout": 0.08},
-        "loss": {"steps": 5}, "optim": {"lr": 2e-3, "steps": steps},
+        "loss": {"steps": 5, "share": 0.6}, "optim": {"lr": 2e-3, "steps": steps},
         "run": {"out": str(run), "eval_every": max(steps // 6, 1), "save_every": 25},
     }), say=say)

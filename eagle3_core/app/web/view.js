@@ -100,7 +100,9 @@ globalThis.E3View ??= (() => {
     const cover = document.getElementById("first-paint");
     if (cover) cover.remove();
     document.documentElement.dataset.live = "true";
-    setTimeout(loadVega, 150);
+    // Half a second of script: the controls beside the pictures come first.
+    if (globalThis.requestIdleCallback) setTimeout(() => requestIdleCallback(loadVega, { timeout: 4000 }), 1200);
+    else setTimeout(loadVega, 2000);
   }
   // Called by the notebook's widget, again whenever its element is made anew.
   function attach({ model, el }) {
@@ -108,9 +110,14 @@ globalThis.E3View ??= (() => {
     el.classList.add("e3");
     const parsed = (name) => { const text = model.get(name); return text ? JSON.parse(text) : null; };
     const payload = parsed("payload");
+    let painted = Boolean(held.root && held.payload && document.getElementById("first-paint"));
     const fill = () => {
       const next = parsed("payload");
       if (!next || !next.rows) return;
+      // The first paint shows this already.
+      const same = painted && sorted(held.payload.query) === sorted(next.query);
+      painted = false;
+      if (same) { el.classList.remove("stale"); tell({ size: held.handle.size, pin: held.handle.pinned }); uncover(); return; }
       const began = held.payload && sorted(held.payload.query) === sorted(next.query);
       const untold = held.untold, vocab = held.payload && held.payload.vocab;
       open(model.get("markup"), next);
