@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
         checkpoint: Path | None = typer.Option(None, "--checkpoint", help="Start from this drafter."),
         remap: bool = typer.Option(False, "--remap", help="Move the checkpoint's rows to another draft vocabulary."),
         steps: int | None = typer.Option(None, "--steps", min=1, help="Optimizer steps."),
-        parallel: str | None = typer.Option(None, "--parallel", help="ddp, under torchrun."),
+        parallel: str | None = typer.Option(None, "--parallel", help="ddp or fsdp, under torchrun."),
         out: options.Out = None,
         resume: Path | None = typer.Option(None, "--resume", help="Continue this run's folder."),
         dump_config: bool = typer.Option(False, "--dump-config", help="Print the whole configuration, and stop."),

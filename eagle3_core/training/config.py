@@ -123,7 +123,8 @@ class RunConfig(_Section):
     keep: int = Field(default=2, ge=1)
     """Checkpoints kept beside the best one."""
     threads: int | None = Field(default=None, ge=1)
-    parallel: Literal["none", "ddp"] = "none"
+    parallel: Literal["none", "ddp", "fsdp"] = "none"
+    """Under torchrun: ``ddp`` keeps whole weights everywhere, ``fsdp`` (FSDP2) shares them and the moments out."""
     decision: Path | None = None
     """The decision record this run comes from; copied into the run."""
 

@@ -20,8 +20,7 @@ sampling, Leviathan et al. 2211.17192):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,12 +30,12 @@ CHUNK_BYTES = 32 << 20
 """Size of one [chunk, D] fp32 buffer: large enough for full-speed matrix products, small beside the weights."""
 
 
-@dataclass(frozen=True)
-class StepLoss:
+class StepLoss(NamedTuple):
     """What one training step yields. ``total`` carries the gradient; the others are [K] sums over weighted rows.
 
     A hit is a row whose drafter argmax is the target's argmax over the draft
     vocabulary; acceptance is sum_v min(p, q), NaN where it was not asked for.
+    A tuple, because FSDP looks for a module's output in containers it knows.
     """
 
     total: Tensor

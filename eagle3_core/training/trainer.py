@@ -7,6 +7,7 @@ number, and nothing else is random. So a checkpoint is weights, moments and a nu
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import sys
@@ -28,7 +29,7 @@ from eagle3_core.training.config import TrainConfig, dump_config, load_config
 from eagle3_core.training.data import Packed, Split, pack, rows_of_epoch, split
 from eagle3_core.training.features import FeatureSet
 from eagle3_core.training.objective import Objective, target_argmax
-from eagle3_core.training.parallel import Group, average_gradients, join, leave
+from eagle3_core.training.parallel import Group, average_gradients, join, leave, share_out, shares_of, whole
 from eagle3_core.training.scalars import ScalarFile
 from eagle3_core.training.start import Start, load_weights, prepare
 from eagle3_core.training.validate import validate
@@ -101,9 +102,18 @@ class Trainer:
             self.say(note)
         self.split: Split = split(self.start.source, config.data.heldout, config.data.max_length)
         self._check_data()
+        saved = self._saved()
+        if saved is not None:
+            load_weights(self.start.drafter, run_folder.checkpoint_named(self.folder))
         self.objective = Objective(
             self.start.drafter, self.start.weights.head.float(), config.loss,
             dtype=getattr(torch, config.optim.dtype), recompute=config.optim.checkpoint_activations)
+        self.judged = self.objective
+        if group.size > 1 and config.run.parallel == "fsdp":
+            # The leader judges and saves a whole drafter; the one that trains is in pieces.
+            if group.leads:
+                self.judged = copy.deepcopy(self.objective).requires_grad_(False)
+            share_out(self.objective)
         if config.optim.compile:
             self.start.drafter.midlayer.compile()
         self.parameters = [p for p in self.start.drafter.parameters() if p.requires_grad]
@@ -121,7 +131,11 @@ class Trainer:
         self.per_epoch = per_epoch
         self.steps = config.optim.steps or config.optim.epochs * per_epoch
         self.step, self.tokens, self.best = 0, 0, -math.inf
-        self._load()
+        if saved is not None:
+            self.optimizer.load_state_dict(shares_of(saved["optimizer"], self.parameters))
+            self.step, self.tokens, self.best = saved["step"], saved["tokens"], saved["best"]
+            torch.set_num_threads(saved["threads"])
+            self.say(f"resumed at step {self.step} of {self.steps}")
 
     def _check_data(self) -> None:
         """Record what the run trains on, or compare with what was recorded."""
@@ -144,22 +158,28 @@ class Trainer:
                 write_text(self.folder / "decision.json", self.config.run.decision.read_text())
             run_folder.claim_run(self.folder, read_json(self.folder / "run.json")["command"], data=now)
 
-    def _load(self) -> None:
+    def _saved(self) -> dict[str, Any] | None:
+        """Moments and counters of the newest checkpoint."""
         if not run_folder.checkpoints(self.folder):
+            return None
+        file = run_folder.checkpoint_named(self.folder) / "training_state.pt"
+        return torch.load(file, map_location="cpu", weights_only=True)
+
+    def _gather(self) -> None:
+        """Bring the judged drafter up to date where it is not the one that trains."""
+        if self.config.run.parallel != "fsdp" or self.group.size == 1:
             return
-        folder = run_folder.checkpoint_named(self.folder)
-        state = torch.load(folder / "training_state.pt", map_location="cpu", weights_only=True)
-        load_weights(self.start.drafter, folder)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.tokens, self.best = state["step"], state["tokens"], state["best"]
-        torch.set_num_threads(state["threads"])
-        self.say(f"resumed at step {self.step} of {self.steps}")
+        state = whole(self.start.drafter.state_dict())
+        if self.group.leads:
+            self.judged.drafter.load_state_dict(state)
 
     def save(self) -> None:
+        self._gather()
+        optimizer = whole(self.optimizer.state_dict())
         if self.group.leads:
             with run_folder.new_checkpoint(self.folder, self.step) as part:
-                write_drafter(part, self.start.drafter, self.start.weights.spec, aux_layers=self.start.aux_layers)
-                torch.save({"optimizer": self.optimizer.state_dict(), "step": self.step, "tokens": self.tokens,
+                write_drafter(part, self.judged.drafter, self.start.weights.spec, aux_layers=self.start.aux_layers)
+                torch.save({"optimizer": optimizer, "step": self.step, "tokens": self.tokens,
                             "best": self.best, "threads": torch.get_num_threads()}, part / "training_state.pt")
             run_folder.prune_checkpoints(self.folder, self.config.run.keep)
         self.group.wait()
@@ -220,7 +240,7 @@ class Trainer:
         average_gradients(self.objective, self.group)
         self.group.sum(sums)
         loss = float(sums[0] @ self.objective.step_weights / count.clamp_min(1))
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optim.clip))
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optim.clip)))
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise Eagle3Error(f"loss or gradient is not finite at step {self.step + 1}", where=self.folder,
                               found=f"loss {loss}, gradient norm {norm}",
@@ -273,10 +293,11 @@ class Trainer:
     def _validate(self, scalars: ScalarFile | None, sized: bool) -> bool:
         """Figures of the held-out documents; True when tau is the best so far."""
         better = False
+        self._gather()
         if self.group.leads and scalars is not None:
             chosen = self.split.heldout[: self.config.data.eval_documents]
             figures, record = validate(
-                self.objective, self.start, chosen, max_length=self.config.data.max_length,
+                self.judged, self.start, chosen, max_length=self.config.data.max_length,
                 loss_on=self.config.data.loss_on, every_size=sized,
                 sizes=self.config.run.acceptance_sizes, ranking=self.config.model.ranking)
             self._record(scalars, "eval", {"step": self.step, "tokens": self.tokens, **figures})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -139,18 +140,52 @@ def test_twenty_random_kills_lose_nothing(place: Path) -> None:
     assert done.stdout.count("life True") >= 20, done.stdout[-2000:]
 
 
-def test_two_processes_give_the_curve_of_one(place: Path) -> None:
-    config = tiny_config(place, "optim.accumulate=2", out="one")
-    train(config, say=quiet)
+def in_two_processes(place: Path, out: str, *overrides: str) -> Path:
     script = Path(__file__).with_name("tiny_run.py")
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), str(place),
-         "optim.accumulate=2", "run.parallel=ddp", f"run.out={place / 'two'}"],
+         "optim.accumulate=2", *overrides, f"run.out={place / out}"],
         check=True, capture_output=True, timeout=300, cwd=Path(__file__).parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])})
-    one, two = losses(config.run.out), losses(place / "two")
+    return place / out
+
+
+@pytest.fixture(scope="module")
+def one_process(place: Path) -> Path:
+    config = tiny_config(place, "optim.accumulate=2", out="one")
+    train(config, say=quiet)
+    return config.run.out
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_give_the_curve_of_one(place: Path, one_process: Path, parallel: str) -> None:
+    run = in_two_processes(place, parallel, f"run.parallel={parallel}")
+    one, two = losses(one_process), losses(run)
     assert list(one) == list(two)
     assert max(abs(one[step] - two[step]) for step in one) < 1e-4
+    ours, theirs = (read_state(run_folder.checkpoint_named(r)) for r in (run, one_process))
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-3)
+    alphas = [next(r["alpha"] for r in reversed(run_folder.read_metrics(r)) if r.get("event") == "eval")
+              for r in (run, one_process)]
+    assert alphas[0] == pytest.approx(alphas[1], abs=0.02)
+
+
+def test_a_shared_out_run_goes_on_from_its_checkpoint_alone_or_shared_out(place: Path, one_process: Path) -> None:
+    """Weights and moments are whole on disk: another number of processes takes them up."""
+    run = in_two_processes(place, "half", "run.parallel=fsdp", "optim.steps=12", "run.keep=20")
+    for folder in run_folder.checkpoints(run):
+        if folder.name > "step-00000006":
+            shutil.rmtree(folder)
+    (run / "checkpoints" / "latest").unlink()
+    again = place / "alone"
+    shutil.copytree(run, again)
+    in_two_processes(place, "half", "run.parallel=fsdp")
+    resume(again, say=quiet)
+    one = losses(one_process)
+    for folder in (run, again):
+        assert max(abs(one[step] - loss) for step, loss in losses(folder).items()) < 1e-4
+        assert run_folder.read_status(folder).state == "finished"
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_checkpoint(
