@@ -38,13 +38,13 @@ def update(explorer_widget, get_state, set_state):
 def source_inputs(change, get_catalogue, get_state):
     _c, _s = get_catalogue(), get_state()
     target_input = mo.ui.dropdown(
-        nb.names(_c.target_names(), _s.target), value=_s.target, label="Target",
+        nb.names(_c.target_names(), _s.target), value=_s.target, label=nb.label("Target"),
         full_width=True, on_change=lambda name: change(**nb.for_target(name, get_state(), _c)))
     counts_input = mo.ui.dropdown(
-        nb.names(sorted(_c.counts), _s.counts), value=_s.counts, label="Token counts", full_width=True,
+        nb.names(sorted(_c.counts), _s.counts), value=_s.counts, label=nb.label("Token counts"), full_width=True,
         on_change=lambda name: change(counts=name))
     latency_input = mo.ui.dropdown(
-        nb.names(_c.latency_names(), _s.latency), value=_s.latency, label="Latency", full_width=True,
+        nb.names(_c.latency_names(), _s.latency), value=_s.latency, label=nb.label("Latency"), full_width=True,
         on_change=lambda name: change(**nb.for_latency(name, _c)))
     return counts_input, latency_input, target_input
 
@@ -54,14 +54,14 @@ def decoding_inputs(change, get_catalogue, get_state):
     _c, _s = get_catalogue(), get_state()
     acceptance_input = mo.ui.dropdown(
         {"alpha, assumed": "", **{name: name for name in nb.names(sorted(_c.acceptance), _s.acceptance)}},
-        value=_s.acceptance or "alpha, assumed", label="Acceptance",
+        value=_s.acceptance or "alpha, assumed", label=nb.label("Acceptance"),
         full_width=True, on_change=lambda name: change(acceptance=name))
     alpha_input = mo.ui.slider(
-        0.05, 0.95, 0.05, value=nb.snapped(_s.alpha), label="alpha at full vocabulary", show_value=True,
+        0.05, 0.95, 0.05, value=nb.snapped(_s.alpha), label=nb.label("alpha at full vocabulary"), show_value=True,
         full_width=True, debounce=True, on_change=lambda a: change(alpha=round(a, 2)))
-    k_input = mo.ui.slider(1, 16, 1, value=_s.k, label="Draft length K", show_value=True, full_width=True,
+    k_input = mo.ui.slider(1, 16, 1, value=_s.k, label=nb.label("Draft length K"), show_value=True, full_width=True,
                            debounce=True, on_change=lambda k: change(k=k))
-    decode_input = mo.ui.number(start=0, value=_s.decode_tps or 0, label="Target tokens/s (0: modelled)",
+    decode_input = mo.ui.number(start=0, value=_s.decode_tps or 0, label=nb.label("Target tokens/s (0: modelled)"),
                                 full_width=True, debounce=True,
                                 on_change=lambda t: change(decode_tps=float(t) if t and t >= 0.01 else None))
     return acceptance_input, alpha_input, decode_input, k_input
@@ -70,23 +70,24 @@ def decoding_inputs(change, get_catalogue, get_state):
 @app.cell
 def serving_inputs(change, get_state):
     _s = get_state()
-    draft_tp_input = mo.ui.dropdown(nb.powers(64, _s.draft_tp), value=str(_s.draft_tp), label="Draft TP",
+    draft_tp_input = mo.ui.dropdown(nb.powers(64, _s.draft_tp), value=str(_s.draft_tp), label=nb.label("Draft TP"),
                                     full_width=True, on_change=lambda n: change(draft_tp=n))
-    target_tp_input = mo.ui.dropdown(nb.powers(64, _s.target_tp), value=str(_s.target_tp), label="Target TP",
+    target_tp_input = mo.ui.dropdown(nb.powers(64, _s.target_tp), value=str(_s.target_tp), label=nb.label("Target TP"),
                                      full_width=True, on_change=lambda n: change(target_tp=n))
-    batch_input = mo.ui.dropdown(nb.powers(256, _s.batch), value=str(_s.batch), label="Batch", full_width=True,
-                                 on_change=lambda n: change(batch=n))
-    dtype_input = mo.ui.dropdown(list(nb.DTYPES), value=_s.dtype, label="dtype", full_width=True,
+    batch_input = mo.ui.dropdown(nb.powers(256, _s.batch), value=str(_s.batch), label=nb.label("Batch"),
+                                 full_width=True, on_change=lambda n: change(batch=n))
+    dtype_input = mo.ui.dropdown(list(nb.DTYPES), value=_s.dtype, label=nb.label("dtype"), full_width=True,
                                  on_change=lambda name: change(dtype=name))
-    engine_input = mo.ui.dropdown(list(nb.ENGINES), value=_s.engine, label="Engine", full_width=True,
+    engine_input = mo.ui.dropdown(list(nb.ENGINES), value=_s.engine, label=nb.label("Engine"), full_width=True,
                                   on_change=lambda name: change(engine=name))
-    ranking_input = mo.ui.dropdown(list(RANKINGS), value=_s.ranking, label="Ranking", full_width=True,
+    ranking_input = mo.ui.dropdown(list(RANKINGS), value=_s.ranking, label=nb.label("Ranking"), full_width=True,
                                    on_change=lambda name: change(ranking=name))
     origin_input = mo.ui.radio(["from scratch", "fine-tune, size locked"],
-                               value="fine-tune, size locked" if _s.locked else "from scratch", label="Drafter",
+                               value="fine-tune, size locked" if _s.locked else "from scratch",
+                               label=nb.label("Drafter"),
                                on_change=lambda v: change(locked=(_s.d or 32_000) if v.startswith("fine") else None))
-    locked_input = mo.ui.number(start=64, step=1, value=_s.locked or 32_000, label="Checkpoint's D", full_width=True,
-                                debounce=True, on_change=lambda n: change(locked=int(n)))
+    locked_input = mo.ui.number(start=64, step=1, value=_s.locked or 32_000, label=nb.label("Checkpoint's D"),
+                                full_width=True, debounce=True, on_change=lambda n: change(locked=int(n)))
     return (batch_input, draft_tp_input, dtype_input, engine_input, locked_input, origin_input, ranking_input,
             target_tp_input)
 

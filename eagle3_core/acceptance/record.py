@@ -41,8 +41,6 @@ class AcceptancePoint(_Record):
     """Share of positions right at this size though the full drafter is wrong."""
     teacher_forced: tuple[float, ...] = ()
     """Acceptance at each depth on the text's own prefix, whatever came of the drafts before: trainers' acc_k."""
-    tau_replayed: float | None = None
-    """Tokens a round when rounds are replayed along text that is the target's own; None for other text."""
 
     @model_validator(mode="after")
     def _same_depth(self) -> AcceptancePoint:
@@ -69,6 +67,8 @@ class AcceptanceRecord(_Record):
     points: tuple[AcceptancePoint, ...]
     """Ascending in draft_vocab; a single point for sources that know one size only."""
     domains: dict[str, tuple[AcceptancePoint, ...]] = {}
+    over: Literal["rounds", "positions"] = "rounds"
+    """What alpha is a mean over: rounds as a server runs them, or every position of a text."""
     tokens: int | None = None
     documents: int | None = None
     elasticity: float | None = None

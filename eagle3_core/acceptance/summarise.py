@@ -33,7 +33,7 @@ def record_of(
         name: points_of(tally, np.array([d == name for d in tally.domains]), seed) for name in names
     } if len(names) > 1 else {}
     said = list(notes)
-    own = float(tally.agree.sum() / max(tally.positions[:, 0].sum(), 1))
+    own = own_text(tally, everything)
     if tally.temperature == 0 and own < OWN_TEXT:
         said.append(f"{own:.0%} of the text's tokens are the target's own argmax: deeper positions are estimated from "
                     "the chains that agree with the text; measure on text the target generated greedily to be exact")
@@ -47,14 +47,27 @@ def record_of(
         tool_version=__version__, created=datetime.now(UTC).isoformat(timespec="seconds"), target=target,
         drafter=drafter, vocab_size=vocab_size, trained_draft_vocab=trained_draft_vocab,
         temperature=tally.temperature, method="one_pass", ranking=tally.ranking, points=points, domains=domains,
+        over="rounds" if tally.temperature == 0 and own >= OWN_TEXT else "positions",
         tokens=int(tally.positions[:, 0].sum()), documents=len(tally.domains), elasticity=elasticity(points),
         source=source, notes=tuple(said),
     )
 
 
+def own_text(tally: Tally, chosen: np.ndarray) -> float:
+    """Share of the text's tokens that are the target's own argmax."""
+    return float(tally.agree[chosen].sum() / max(tally.positions[chosen][:, 0].sum(), 1))
+
+
 def points_of(tally: Tally, chosen: np.ndarray, seed: int = 0) -> tuple[AcceptancePoint, ...]:
-    """One point a size, over the chosen documents."""
-    accepted, reached = tally.accepted[chosen], tally.reached[chosen]
+    """One point a size, over the chosen documents.
+
+    Along the target's own greedy text alpha_k is that of the rounds a server would run. A
+    mean over all positions would count the easy stretches, which a server crosses in few
+    rounds, once a token: 8 % too long a tau was seen so.
+    """
+    replayed = tally.temperature == 0 and own_text(tally, chosen) >= OWN_TEXT
+    accepted, reached = (tally.replay_accepted[chosen], tally.replay_reached[chosen]) if replayed else (
+        tally.accepted[chosen], tally.reached[chosen])
     documents, _, depth = accepted.shape
     total, base = accepted.sum(axis=0), reached.sum(axis=0)
     alpha = _alpha(total, base)
@@ -71,11 +84,9 @@ def points_of(tally: Tally, chosen: np.ndarray, seed: int = 0) -> tuple[Acceptan
     tau = _tau(alpha)
     positions = tally.positions[chosen].sum(axis=0)
     count = max(positions[0], 1.0)
-    own = tally.agree[chosen].sum() / count >= OWN_TEXT
     right, kept = tally.right[chosen].sum(axis=0), tally.right_covered[chosen].sum(axis=0)
     covered = tally.covered[chosen].sum(axis=0)
     forced = tally.forced[chosen].sum(axis=0) / np.maximum(positions, 1)
-    replayed = tally.replay_tokens[chosen].sum(axis=0) / np.maximum(tally.replay_rounds[chosen].sum(axis=0), 1)
     greedy = tally.temperature == 0
     full = right[-1]
     return tuple(
@@ -86,7 +97,6 @@ def points_of(tally: Tally, chosen: np.ndarray, seed: int = 0) -> tuple[Acceptan
             coverage_accepted=float(kept[i] / full) if greedy and full else None,
             rescue=float(max(right[i] - kept[i], 0.0) / count) if greedy else None,
             teacher_forced=_tuple(forced[i][:depth]),
-            tau_replayed=float(replayed[i]) if greedy and own else None,
         )
         for i, size in enumerate(tally.sizes)
     )

@@ -48,6 +48,30 @@ DTYPES = tuple(DTYPE_BYTES)
 LOG = logging.getLogger("eagle3")
 
 
+GLOSSARY = {
+    "Target": "The large model that verifies what the drafter proposes.",
+    "Token counts": "How often each token occurs, by domain: your own, made by eagle3 count.",
+    "Latency": "What a draft step takes: a profile measured by eagle3 measure latency, or a GPU's roofline model.",
+    "Acceptance": "How often drafts are accepted: measured at every size, or one alpha assumed.",
+    "alpha at full vocabulary": "The chance that a draft token is accepted, given that those before it were.",
+    "Draft length K": "Tokens the drafter proposes in a row before the target verifies them in one pass.",
+    "Target tokens/s (0: modelled)": "The target's plain decoding speed for one sequence; 1 / T_decode.",
+    "Draft TP": "Tensor parallel degree of the drafter: devices that share its lm_head.",
+    "Target TP": "Tensor parallel degree of the target.",
+    "Batch": "Sequences decoded together.",
+    "dtype": "Number format of the drafter's weights.",
+    "Engine": "The server: it decides padding, launch gaps and what an unsharded head costs.",
+    "Ranking": "How the tokens of all domains are put into one order; the first D make the draft vocabulary.",
+    "Drafter": "From scratch any size is free; fine-tuning keeps the checkpoint's rows, and so its size.",
+    "Checkpoint's D": "Rows of the lm_head that fine-tuning starts from.",
+}
+"""Name of an input -> what it means, shown on hover."""
+
+
+def label(name: str) -> str:
+    return f'<span title="{html.escape(GLOSSARY[name])}">{html.escape(name)}</span>'
+
+
 def names(listed: Iterable[str], current: str) -> list[str]:
     """The listed names, and the one in use where it came with a link."""
     known_names = list(listed)

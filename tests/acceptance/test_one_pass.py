@@ -7,7 +7,7 @@ from drafter_tiny import VOCAB, taught_drafter, tiny_drafter, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_core.acceptance.one_pass import TextFeatures, evaluate, row_order
+from eagle3_core.acceptance.one_pass import TextFeatures, _replay, evaluate, row_order
 from eagle3_core.acceptance.summarise import elasticity, points_of, record_of
 from eagle3_core.drafter.generate import generate, generate_plain
 from eagle3_core.drafter.model import cut
@@ -142,8 +142,23 @@ def test_replayed_rounds_are_those_of_the_real_decoder_at_every_size(target):
         kept = sum(n * c for n, c in enumerate(made.accepted))
         if size == SIZES[-1]:
             assert 10 < kept < 50, "a drafter that is sometimes right is needed here"
-        assert tally.replay_rounds[0, index] == pytest.approx(made.rounds, abs=1)
-        assert tally.replay_tokens[0, index] - tally.replay_rounds[0, index] == pytest.approx(kept, abs=depth)
+        # The walk starts one token earlier than the decoder, whose first token comes with the prompt.
+        assert tally.replay_reached[0, index, 0] == pytest.approx(made.rounds, abs=1)
+        assert tally.replay_accepted[0, index].sum() == pytest.approx(kept, abs=depth)
+
+
+def test_a_walk_counts_each_round_once_and_leaves_out_what_the_text_cannot_judge():
+    # Drafts accepted from p = 0..5 at K = 2; the text judges 2, 2, 2, 2, 1, 0 of them.
+    run = np.array([[2, 1, 0, 1, 1, 0]])
+    judged_ahead = np.array([2, 2, 2, 2, 1, 0])
+    # Rounds start at 0 (2 accepted), 3 (1 accepted, the second refused); the next start, 5, judges nothing.
+    accepted, reached = _replay(run, judged_ahead, 2)
+    assert accepted.tolist() == [[2, 1]]
+    assert reached.tolist() == [[2, 2]]
+    # A walk that reaches 4 judges one draft there: the second counts neither way.
+    accepted, reached = _replay(np.array([[0, 2, 0, 0, 1, 0]]), judged_ahead, 2)
+    assert accepted.tolist() == [[2, 1]]
+    assert reached.tolist() == [[3, 1]]
 
 
 def test_rankings_compared_in_one_run_equal_separate_runs(target):

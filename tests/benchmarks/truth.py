@@ -1,9 +1,11 @@
 """Projected against real speculative decoding, on SmolLM2-135M with a drafter trained here.
 
-    python -m tests.benchmarks.truth DEMO --drafter DRAFTER [--out FOLDER] [--minutes 15]
+    python -m tests.benchmarks.truth DEMO [--drafter DRAFTER] [--out FOLDER] [--minutes 15]
 
-DEMO is a folder of ``eagle3 demo``. Prompts and the text that acceptance is
-measured on are documents that training holds out. First the target's greedy
+DEMO is a folder of ``eagle3 demo --train``. Its drafter was trained at D = 8,192
+with the target's own rows as a frozen head, so that the larger sizes are the same
+drafter with more of those rows. Prompts and the text that acceptance is measured
+on are documents that training holds out. First the target's greedy
 answers, the one-pass acceptance and the latency profile are made and the
 projection is written; only then is anything drafted. Plain decoding runs before,
 between and after the drafted runs of every prompt. A run that was stopped goes on
@@ -13,6 +15,7 @@ with the next prompt; ``--minutes`` bounds the decoding. The machine must be idl
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -31,6 +34,7 @@ from eagle3_core.corpus.tokenizer import load_tokenizer
 from eagle3_core.cost.measure import Plan, measure_latency
 from eagle3_core.cost.profile import read_profile, write_profile
 from eagle3_core.cost.verify import load_target, measure_target
+from eagle3_core.demo import HELDOUT
 from eagle3_core.drafter.checkpoint import LoadedDrafter, read_drafter
 from eagle3_core.drafter.generate import Generated, generate, generate_plain
 from eagle3_core.drafter.model import Drafter, cut
@@ -38,7 +42,9 @@ from eagle3_core.drafter.target import Target
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import canonical_json, read_json, sha256_file, write_text
 from eagle3_core.specs.presets import resolve_target
+from eagle3_core.training import run_folder
 from eagle3_core.training.features import open_features, split_heldout
+from eagle3_core.vocab.mapping import mapping_from_ids
 from eagle3_core.vocab.ranking import rank
 
 SIZES = (1024, 4096, 8192, 16384, 32000, 49152)
@@ -56,7 +62,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=40)
-    parser.add_argument("--heldout", type=float, default=0.05, help="as in training")
+    parser.add_argument("--heldout", type=float, default=HELDOUT, help="as in training")
     options = parser.parse_args()
     try:
         return run(options)
@@ -66,7 +72,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    drafter_folder = options.drafter or options.demo / "drafter"
+    drafter_folder = options.drafter or run_folder.checkpoint_named(options.demo / "run", "best")
     out = options.out or options.demo / "truth"
     if not (drafter_folder / "config.json").is_file():
         raise Eagle3Error("no drafter", where=drafter_folder, fix="pass --drafter")
@@ -77,6 +83,8 @@ def run(options: argparse.Namespace) -> int:
     write_text(out / "identity.json", canonical_json(identity))
     target = Target(load_target(options.demo / "target", "float32", "cpu"))
     loaded = read_drafter(drafter_folder, embedding=target.embedding, head=target.head.weight, dtype="float32")
+    if loaded.mapping.draft_vocab_size < max(SIZES):
+        loaded = grown(loaded, target.head.weight, drafter_folder)
     sizes = tuple(size for size in SIZES if size <= loaded.mapping.draft_vocab_size)
     tokenizer = load_tokenizer(options.demo / "target")
     ends = tuple(i for i, role in enumerate(tokenizer.roles) if role in ("eos", "end_of_turn"))
@@ -150,6 +158,22 @@ def features_of(target: Target, prompts: list[list[int]], texts: list[list[int]]
         documents.append(TextFeatures(str(number), "all", ids, torch.arange(len(ids)) >= len(prompt), seen.aux[0],
                                       seen.last[0]))
     return documents
+
+
+def grown(loaded: LoadedDrafter, head: torch.Tensor, folder: Path) -> LoadedDrafter:
+    """The same drafter over the whole vocabulary: its head is the target's rows, and the target has the others too.
+
+    Raises Eagle3Error where training moved the rows: what the others would have become is not known.
+    """
+    small = loaded.drafter
+    if not torch.equal(small.lm_head.weight.float(), head[small.target_ids].float()):
+        raise Eagle3Error("its head is not the target's, so it ends at its own size", where=folder,
+                          found=f"D = {loaded.mapping.draft_vocab_size:,}", expected=f"D = {max(SIZES):,}")
+    whole = Drafter(small.spec.with_draft_vocab(len(head)), small.rope, window=small.window)
+    state = {name: value for name, value in small.state_dict().items() if name not in ("lm_head.weight", "d2t")}
+    whole.load_state_dict(state | {"lm_head.weight": head.float(), "d2t": torch.zeros(len(head), dtype=torch.int64)})
+    mapping = mapping_from_ids(np.arange(len(head)), len(head))
+    return dataclasses.replace(loaded, drafter=whole.eval(), mapping=mapping)
 
 
 def smaller(drafter: Drafter, order: np.ndarray, size: int) -> Drafter:
