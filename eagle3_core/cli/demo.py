@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
         max_new: int | None = typer.Option(
             None, "--max-new", min=1, help="Tokens an answer at most: 96, with --train 192."),
         train: bool = typer.Option(False, "--train", help="Train a drafter on them as well."),
-        steps: int = typer.Option(1600, "--steps", min=1, help="With --train: optimizer steps."),
+        steps: int = typer.Option(900, "--steps", min=1, help="With --train: optimizer steps."),
         as_json: options.Json = False,
     ) -> None:
         """Build SmolLM2-135M with counts and hidden states, to try everything on without a GPU."""

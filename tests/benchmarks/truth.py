@@ -140,7 +140,7 @@ def projection(
     if not latency.exists():
         print(f"latency at {len(sizes)} sizes, context {context}", flush=True)
         profile = measure_latency(loaded.drafter.spec, spec.name, Plan(sizes=sizes, context=context, seconds=60.0))
-        points = measure_target(target.model, context=context, tokens=(1, *(k + 1 for k in LENGTHS)), seconds=40.0)
+        points = measure_target(target.model, context=context, tokens=(1, *(k + 1 for k in LENGTHS)), seconds=90.0)
         write_profile(profile.model_copy(update={"target_points": tuple(points)}), latency)
     frame = truth.project(read_acceptance(acceptance), read_profile(latency), spec, loaded.drafter.spec, sizes,
                           LENGTHS, context=context)
