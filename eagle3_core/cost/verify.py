@@ -80,8 +80,9 @@ def measure_target(
             cache = DynamicCache(config=model.config)
             model(draw(contexts[0]), past_key_values=cache, use_cache=True, logits_to_keep=1)
             spent = dict.fromkeys(tokens, 0.0)
-            for held in contexts:
-                cache.crop(held)
+            for longer, held in zip([contexts[0], *contexts], contexts, strict=False):
+                if longer > held:
+                    cache.crop(held - longer)
                 for count in tokens:
                     synchronize(device)
                     start = time.perf_counter()
