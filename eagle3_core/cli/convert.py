@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
         target: str | None = typer.Option(None, "--target", help="Preset, config.json or model folder."),
         embedding: str = typer.Option("auto", "--embedding", help="auto, keep or drop."),
         vocab_size: int | None = typer.Option(None, "--vocab-size", help="V, where a mapping file does not say it."),
+        fmt: str | None = typer.Option(None, "--format", help="Of a bare tensor of ids: offsets or absolute."),
         force: options.Force = False,
         as_json: options.Json = False,
     ) -> None:
@@ -43,13 +44,13 @@ def register(app: typer.Typer) -> None:
         spec = resolve_target(target) if target else None
         vocab = vocab_size or (spec.vocab_size if spec else None)
         if checkpoint is None and not _is_checkpoint(path):
-            _convert_mapping(read_mapping(path, vocab_size=vocab), consumer, out, force=force, as_json=as_json)
+            _convert_mapping(read_mapping(path, fmt, vocab), consumer, out, force=force, as_json=as_json)
             return
         wanted = None
         if checkpoint is not None:
-            wanted = read_mapping(path, vocab_size=vocab)
+            wanted = read_mapping(path, fmt, vocab)
         elif mapping is not None:
-            wanted = read_mapping(mapping, vocab_size=vocab)
+            wanted = read_mapping(mapping, fmt, vocab)
         elif size is not None:
             wanted = _top(counts, size)
         made = convert_checkpoint(checkpoint or path, consumer, out, mapping=wanted, target=spec,
@@ -57,7 +58,7 @@ def register(app: typer.Typer) -> None:
         moved = 0 if made.rows is None else int((made.rows != range(len(made.rows))).sum())
         summary: dict[str, Any] = {
             "out": str(out), "for": consumer, "draft_vocab": made.draft_vocab, "from_draft_vocab": made.from_vocab,
-            "renamed": made.renamed, "rows_moved": moved, "dropped": list(made.dropped),
+            "renamed": made.renamed, "rows_moved": moved, "dropped": list(made.dropped), "notes": list(made.notes),
             "rows": None if made.rows is None else made.rows.tolist(),
         }
         if as_json:
@@ -67,6 +68,8 @@ def register(app: typer.Typer) -> None:
               f"{made.renamed} tensors renamed, {moved:,} rows moved")
         for name in made.dropped:
             print(f"left out: {name}")
+        for note in made.notes:
+            print(f"note: {note}")
 
 
 def _is_checkpoint(path: Path) -> bool:

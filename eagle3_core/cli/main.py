@@ -16,6 +16,8 @@ COMMANDS = (
 )
 """Modules of this package, in the order ``--help`` lists them; each has ``register(app)``."""
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="eagle3", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     help="Choose an EAGLE-3 draft vocabulary on your own tokens and your own machine.",
@@ -47,9 +49,11 @@ def run() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as ending:
+        # typer answers Ctrl-C itself, with an empty line and this code.
+        if ending.code == INTERRUPTED:
+            print("interrupted", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

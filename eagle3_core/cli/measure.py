@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -24,6 +25,19 @@ def parse_batches(text: str) -> tuple[int, ...]:
     return batches
 
 
+def drafter_shape(path: Path, target: Any) -> Any:
+    """A checkpoint's dimensions. Raises Eagle3Error where it was made for another target."""
+    from eagle3_core.drafter.checkpoint import read_spec
+
+    spec = read_spec(path)
+    for field, found, expected in (("V", spec.vocab_size, target.vocab_size),
+                                   ("target hidden size", spec.target_hidden_size, target.hidden_size)):
+        if found != expected:
+            raise Eagle3Error(f"the drafter's {field} is not {target.name}'s", where=path, found=f"{found:,}",
+                              expected=f"{expected:,}")
+    return spec
+
+
 def profile_rows(profile: Any) -> list[tuple[str, ...]]:
     return [
         (p.component, "" if p.draft_vocab is None else f"{p.draft_vocab:,}", str(p.batch), p.mode,
@@ -42,6 +56,8 @@ def register(app: typer.Typer) -> None:
     def latency(
         target: options.Target,
         out: options.Out = None,
+        drafter: Path | None = typer.Option(None, "--drafter", help="Checkpoint whose shapes are run; default: the "
+                                                                    "shape that trainers derive from the target."),
         sizes: options.Sizes = "auto",
         device: str = typer.Option("auto", "--device", help="auto, cpu, cuda or mps."),
         dtype: options.Dtype = "auto",
@@ -63,11 +79,14 @@ def register(app: typer.Typer) -> None:
         if out is None:
             raise Eagle3Error("--out is missing", expected="where to write, such as mine.latency.json")
         spec = resolve_target(target)
+        shape = drafter_for(spec) if drafter is None else drafter_shape(drafter, spec)
         wanted = auto_sizes(spec.vocab_size) if sizes == "auto" else parse_sizes(sizes, spec.vocab_size)
+        if drafter is not None:
+            wanted = tuple(sorted({*wanted, shape.draft_vocab_size}))
         plan = Plan(sizes=wanted, batches=(1,) if quick else parse_batches(batch), context=context,
                     draft_tp=draft_tp, seconds=QUICK_SECONDS if quick else seconds)
         with progress_bar("draft step") as advance:
-            profile = measure_latency(drafter_for(spec), spec.name, plan, device=device, dtype=dtype, progress=advance)
+            profile = measure_latency(shape, spec.name, plan, device=device, dtype=dtype, progress=advance)
         if verify is not None:
             from eagle3_core.cost.verify import load_target, measure_target
 

@@ -27,11 +27,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eagle3_core import __version__
 from eagle3_core.corpus.chat import BadDocument
-from eagle3_core.corpus.counting import Job, domain_of, fold_of, what_to_count
+from eagle3_core.corpus.counting import domain_of
 from eagle3_core.corpus.counts import FOLDS, TokenKind
 from eagle3_core.corpus.readers import document_of, expand, records_of
 from eagle3_core.corpus.remote import size_of
 from eagle3_core.corpus.tokenizer import Tokenizer
+from eagle3_core.corpus.work import Job, fold_of, what_to_count
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import atomic_path, reason
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from eagle3_core.corpus.remote import Source, size_of
 from eagle3_core.errors import Eagle3Error
+from eagle3_core.files import sha256_file
 
 Cell = tuple[str, int]
 """A domain and a fold."""
@@ -73,9 +75,9 @@ def open_parts(parts: Path, identity: str, resume: bool) -> None:
         raise Eagle3Error("cannot be written", where=parts, found=error.strerror) from None
 
 
-def save_part(sha256: str, part: Part, path: Path) -> None:
+def save_part(sha256: str, part: Part, path: Path, source: Source) -> None:
     value = {
-        "sha256": sha256,
+        "sha256": sha256, "source": str(source), "bytes": size_of(source),
         "counts": [[d, f, n, ids.tolist(), repeats.tolist()]
                    for (d, f), c in part.counts.items() for n, ids, repeats in [sparse(c)]],
         "documents": [[d, f, n] for (d, f), n in part.documents.items()],
@@ -84,6 +86,16 @@ def save_part(sha256: str, part: Part, path: Path) -> None:
     temporary = path.with_suffix(".part")
     temporary.write_text(json.dumps(value))
     temporary.replace(path)
+
+
+def is_part_of(path: Path, source: Source) -> bool:
+    """Whether a kept part is this file's: by what it holds, or by URL and size where it is remote."""
+    if not path.exists():
+        return False
+    value = json.loads(path.read_text())
+    if isinstance(source, Path):
+        return value["sha256"] == sha256_file(source)
+    return (value["source"], value["bytes"]) == (str(source), size_of(source))
 
 
 def load_part(path: Path) -> tuple[str, Part]:

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle3_core.corpus.counting import Job, Placed, batches_of, count_records, prepare_worker
+from eagle3_core.corpus.engine import Placed, work_of
 from eagle3_core.corpus.part import Part
-from eagle3_core.corpus.readers import can_be_split, lines_between, read_records
+from eagle3_core.corpus.readers import can_be_split, lines_between
 from eagle3_core.corpus.remote import opened
+from eagle3_core.corpus.work import Job, batches_of, count_records, prepare_worker
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import reason, sha256_file
 
@@ -42,12 +43,13 @@ def count_shard(job: Job, token: str, item: Placed, fmt: str | None, span: tuple
         _READY = token
     part = Part()
     with opened(item.file) as file:
-        records = read_records(file, fmt) if span is None else lines_between(file, *span)
-        for batch in batches_of(records):
+        if span is None:
+            for function, arguments in work_of(file, fmt, job, item.domain, item.file.name):
+                part.add(function(*arguments))
+            return sha256_file(file), part
+        for batch in batches_of(lines_between(file, *span)):
             part.add(count_records(batch, item.domain, item.file.name))
-        if span is not None:
-            return "", _shifted(part, _lines_before(file, span[0]))
-        return item.sha256 or sha256_file(file), part
+        return "", _shifted(part, _lines_before(file, span[0]))
 
 
 def _lines_before(file: Path, start: int) -> int:
@@ -125,7 +127,7 @@ class RayEngine:
             waiting.append((item, hashes[0], parts[0]))
         for item, digest, part in waiting:
             try:
-                yield item.sha256 or ray.get(digest), ray.get(part)
+                yield ray.get(digest) or sha256_file(Path(str(item.file))), ray.get(part)
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, Eagle3Error):
                     raise error.cause from None

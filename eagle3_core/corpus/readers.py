@@ -8,6 +8,7 @@ only ids and masks are touched.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import gzip
 import io
@@ -61,12 +62,12 @@ def expand(inputs: Sequence[str | Path]) -> list[Source]:
         path = Path(text)
         found: Sequence[Source]
         if is_url(text):
-            found = [remote for remote in find_remote(text) if _format(Path(remote.name))]
+            found = [remote for remote in find_remote(text) if format_of(Path(remote.name))]
         elif path.is_dir():
-            found = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p, path) and _format(p))
-            if any(_format(p) == "arrow" for p in found):
+            found = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p, path) and format_of(p))
+            if any(format_of(p) == "arrow" for p in found):
                 # speculators keeps ids and masks in the arrow rows; its hs_*.safetensors repeat them without masks.
-                found = [p for p in found if _format(p) != "speculators"]
+                found = [p for p in found if format_of(p) != "speculators"]
         elif path.is_file():
             found = [path]
         else:
@@ -88,7 +89,10 @@ def _base_suffix(path: Path) -> str:
     return suffixes[-1].lower() if suffixes else ""
 
 
-def _format(path: Path) -> str | None:
+def format_of(path: Path, fmt: str | None = None) -> str | None:
+    """The reader for a file: the one asked for, else by its name; None for no known kind."""
+    if fmt is not None:
+        return fmt
     suffix = _base_suffix(path)
     if suffix == ".safetensors":
         return "speculators" if path.name.startswith("hs_") else None
@@ -98,7 +102,7 @@ def _format(path: Path) -> str | None:
 
 def read_records(path: Path, fmt: str | None = None) -> Iterator[Record]:
     """All records of one file. Raises Eagle3Error when the file as a whole cannot be read."""
-    name = fmt or _format(path)
+    name = format_of(path, fmt)
     if name is None:
         raise Eagle3Error("is of no known kind", where=path, expected=f"one of {', '.join(READERS)}",
                           fix="say which with --format")
@@ -128,7 +132,7 @@ def lines_between(path: Path, start: int, end: int) -> Iterator[Record]:
 
 def can_be_split(path: Path, fmt: str | None = None) -> bool:
     """Whether ``lines_between`` reads this file: plain lines, not compressed."""
-    return (fmt or _format(path)) == "jsonl" and path.suffix.lower() not in (".gz", ".zst")
+    return format_of(path, fmt) == "jsonl" and path.suffix.lower() not in (".gz", ".zst")
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -185,51 +189,72 @@ def _text(path: Path) -> Iterator[Record]:
         yield Record(1, raw=data[:200], error=f"is not UTF-8 (byte {error.start})")
 
 
-def _parquet(path: Path) -> Iterator[Record]:
+@contextlib.contextmanager
+def arrow_error(path: Path) -> Iterator[None]:
+    """Raises Eagle3Error for what arrow and parquet raise on a damaged file."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise Eagle3Error("is not a readable arrow or parquet file", where=path, found=reason(error)) from None
+
+
+@contextlib.contextmanager
+def arrow_batches(path: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
+    """Schema and record batches of an arrow file or stream, memory-mapped."""
+    import pyarrow as pa
+
+    with pa.memory_map(str(path)) as source:
+        try:
+            stream = pa.ipc.open_stream(source)
+            yield stream.schema, iter(stream)
+            return
+        except (pa.ArrowInvalid, OSError):
+            source.seek(0)
+        reader = pa.ipc.open_file(source)
+        yield reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
+
+
+def _parquet(path: Path) -> Iterator[Record]:
+    import pyarrow.parquet as pq
+
+    with arrow_error(path), pq.ParquetFile(path) as file:
         wanted = [n for n in file.schema_arrow.names if not n.startswith(("hidden", "aux"))]
+        if _is_bare(file.schema_arrow):
+            yield Record(1, value={"input_ids": file.read(columns=wanted).column(0).to_numpy()})
+            return
         row = 0
         for batch in file.iter_batches(batch_size=256, columns=wanted):
-            yield from _arrow_rows(batch, row)
+            yield from rows_of(batch, row)
             row += batch.num_rows
-    except pa.ArrowInvalid as error:
-        found = reason(error)
-        raise Eagle3Error("is not a readable parquet file", where=path, found=found) from None
 
 
 def _arrow(path: Path) -> Iterator[Record]:
+    with arrow_error(path), arrow_batches(path) as (schema, batches):
+        if _is_bare(schema):
+            held = [batch.column(0).to_numpy(zero_copy_only=False) for batch in batches]
+            yield Record(1, value={"input_ids": np.concatenate(held) if held else np.zeros(0, dtype=np.int64)})
+            return
+        row = 0
+        for batch in batches:
+            keep = [n for n in batch.schema.names if not n.startswith(("hidden", "aux"))]
+            yield from rows_of(batch.select(keep), row)
+            row += batch.num_rows
+
+
+def _is_bare(schema: Any) -> bool:
+    """One column of whole numbers: one long document of ids."""
     import pyarrow as pa
 
-    try:
-        with pa.memory_map(str(path)) as source:
-            try:
-                batches = iter(pa.ipc.open_stream(source))
-            except pa.ArrowInvalid:
-                reader = pa.ipc.open_file(source)
-                batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-            row = 0
-            for batch in batches:
-                keep = [n for n in batch.schema.names if not n.startswith(("hidden", "aux"))]
-                yield from _arrow_rows(batch.select(keep), row)
-                row += batch.num_rows
-    except pa.ArrowInvalid as error:
-        raise Eagle3Error("is not an arrow file", where=path, found=reason(error)) from None
+    return len(schema) == 1 and pa.types.is_integer(schema.field(0).type)
 
 
-def _arrow_rows(batch: Any, offset: int) -> Iterator[Record]:
+def rows_of(batch: Any, offset: int) -> Iterator[Record]:
+    """The rows of a record batch, numbered from ``offset + 1``."""
     names = batch.schema.names
-    if names and len(names) == 1 and names[0] not in ("text", "messages", "conversations", "input_ids"):
-        column = batch.column(0)
-        if str(column.type).startswith(("int", "uint")):
-            # A bare column of ids is one long document.
-            yield Record(offset + 1, value={"input_ids": column.to_numpy(zero_copy_only=False)})
-            return
     # Lists of numbers stay arrays: a Python object for every id would take most of the time.
-    lists = {name: column for name in names if (column := _list_column(batch.column(names.index(name)))) is not None}
+    lists = {name: column for name in names if (column := list_column(batch.column(name))) is not None}
     rest = batch.select([name for name in names if name not in lists]).to_pylist() if len(lists) < len(names) else None
     for index in range(batch.num_rows):
         row = rest[index] if rest is not None else {}
@@ -238,7 +263,7 @@ def _arrow_rows(batch: Any, offset: int) -> Iterator[Record]:
         yield Record(offset + index + 1, value=row)
 
 
-def _list_column(column: Any) -> tuple[np.ndarray, np.ndarray] | None:
+def list_column(column: Any) -> tuple[np.ndarray, np.ndarray] | None:
     """Flat values and row offsets of a column of lists of whole numbers or booleans without gaps; else None."""
     import pyarrow as pa
 
@@ -250,15 +275,19 @@ def _list_column(column: Any) -> tuple[np.ndarray, np.ndarray] | None:
     return column.values.to_numpy(zero_copy_only=False), column.offsets.to_numpy()
 
 
-def _npy(path: Path) -> Iterator[Record]:
+def open_npy(path: Path) -> np.ndarray:
+    """The array of a ``.npy`` file, memory-mapped where it is not compressed."""
     try:
         if path.suffix == ".npy":
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        else:
-            with open_bytes(path) as file:
-                array = np.load(io.BytesIO(file.read()), allow_pickle=False)
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        with open_bytes(path) as file:
+            return np.load(io.BytesIO(file.read()), allow_pickle=False)
     except DAMAGED as error:
         raise Eagle3Error("is not an array of numbers", where=path, found=reason(error)) from None
+
+
+def _npy(path: Path) -> Iterator[Record]:
+    array = open_npy(path)
     rows = array if array.ndim == 2 else [array]
     for number, row in enumerate(rows, start=1):
         yield Record(number, value={"input_ids": np.asarray(row).ravel()})

@@ -21,6 +21,7 @@ from eagle3_core.cost.device import ASSUMED_CACHE, Neighbours, describe, free_by
 from eagle3_core.cost.parts import TOP_K, Call, Parts, Shapes
 from eagle3_core.cost.profile import Component, LatencyPoint, LatencyProfile, Mode, Timing, dims_of
 from eagle3_core.cost.roofline import padded_rows
+from eagle3_core.cost.weights import activations, check_kernels, item_bytes
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.specs.drafter import DrafterSpec
 from eagle3_core.specs.sizes import INHERITED, SMALLEST
@@ -32,7 +33,6 @@ WANTED_INTERVAL = 0.03
 LOW_SHARE = 0.70
 DISTURBED_CORES = 0.15
 MIN_REPEATS, MAX_REPEATS = 5, 400
-TORCH_DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,17 @@ def measure_latency(
     where = pick_device(device)
     facts = describe(where)
     name = ("float32" if where.type == "cpu" else "bfloat16") if dtype == "auto" else dtype
-    if name not in TORCH_DTYPES:
-        raise Eagle3Error("--dtype cannot be measured here", found=repr(name), expected=", ".join(TORCH_DTYPES),
-                          fix="quantised heads are modelled from bytes: pass --latency a device instead")
+    check_kernels(name, where)
     if drafter.num_heads % plan.draft_tp:
         raise Eagle3Error("--draft-tp", found=plan.draft_tp, expected=f"a divisor of {drafter.num_heads} heads")
-    torch_dtype = getattr(torch, name)
     shapes = Shapes.of(drafter, plan.draft_tp)
-    sizes, skipped = _fitting(shapes, plan, where, torch_dtype)
+    sizes, skipped = _fitting(shapes, plan, where, name)
     neighbours = Neighbours()
     started = time.perf_counter()
     with torch.inference_mode():
         bandwidth = read_bandwidth(where)
         rows = {size: padded_rows(size, plan.draft_tp, "sglang") // plan.draft_tp for size in sizes}
-        parts = Parts(shapes, max(rows.values()), device=where, dtype=torch_dtype, context=plan.context,
+        parts = Parts(shapes, max(rows.values()), device=where, dtype=name, context=plan.context,
                       cache_bytes=facts.cache_bytes or ASSUMED_CACHE)
         recorder = _Recorder(parts, where, bandwidth, facts.cache_bytes or ASSUMED_CACHE)
         jobs = [job for batch in plan.batches for job in recorder.jobs(batch, rows)]
@@ -113,15 +110,15 @@ def measure_latency(
 
 
 def _fitting(
-    shapes: Shapes, plan: Plan, device: torch.device, dtype: torch.dtype
+    shapes: Shapes, plan: Plan, device: torch.device, dtype: str
 ) -> tuple[tuple[int, ...], list[str]]:
     """Sizes whose weights and logits fit the free memory, and the others by name."""
     import torch
 
-    item = torch.empty(0, dtype=dtype).element_size()
+    item, kept = item_bytes(dtype), torch.empty(0, dtype=activations(dtype, device)).element_size()
     batch = max(plan.batches)
     base = (shapes.layer_weights() + shapes.fc_weights()) * item + 600 * 2**20
-    base += 4 * batch * plan.context * shapes.kv_heads * shapes.head_dim * item
+    base += 4 * batch * plan.context * shapes.kv_heads * shapes.head_dim * kept
     free = free_bytes(device)
     fits, skipped = [], []
     for size in plan.sizes:
@@ -154,8 +151,8 @@ class _Recorder:
     def jobs(self, batch: int, rows: dict[int, int]) -> list[_Job]:
         import torch
 
-        p, s, item = self.parts, self.parts.shapes, self.parts.itemsize
-        kv = 2 * batch * p.context * s.kv_heads * s.head_dim * item
+        p, s, item, kept = self.parts, self.parts.shapes, self.parts.itemsize, self.parts.activation_size
+        kv = 2 * batch * p.context * s.kv_heads * s.head_dim * kept
         jobs = [
             _Job("fc", batch, None, 0, lambda: p.fc(batch), s.fc_weights() * item),
             _Job("layer", batch, None, 0, lambda: p.layer(batch), s.layer_weights() * item + kv),
@@ -163,7 +160,7 @@ class _Recorder:
         ]
         for size, r in rows.items():
             head = r * s.hidden * item
-            logit_bytes = batch * r * item
+            logit_bytes = batch * r * kept
 
             def on_logits(call: Callable[[torch.Tensor], object], r: int = r) -> Callable[[], list[Call]]:
                 def build() -> list[Call]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from eagle3_core.cost.weights import Weight, activations, item_bytes, make_weight
 from eagle3_core.specs.drafter import DrafterSpec
 
 if TYPE_CHECKING:
@@ -52,38 +53,34 @@ class Shapes:
 class Parts:
     """Weights made once for the largest D; a smaller head is a slice of the largest."""
 
-    def __init__(self, shapes: Shapes, max_rows: int, *, device: torch.device, dtype: torch.dtype, context: int,
+    def __init__(self, shapes: Shapes, max_rows: int, *, device: torch.device, dtype: str, context: int,
                  cache_bytes: int) -> None:
         import torch
 
         self.shapes, self.context, self.cache_bytes = shapes, context, cache_bytes
-        self.device, self.dtype = device, dtype
-        self.itemsize = torch.empty(0, dtype=dtype).element_size()
+        self.device, self.kind, self.dtype = device, dtype, activations(dtype, device)
+        self.itemsize = item_bytes(dtype)
+        """Bytes of a weight; keys, values and logits are activations."""
+        self.activation_size = torch.empty(0, dtype=self.dtype).element_size()
         self.head = self._weight(max_rows, shapes.hidden)
         self.layers = [self._layer() for _ in range(self.copies(shapes.layer_weights() * self.itemsize))]
         self.fcs = [self._weight(shapes.hidden, 3 * shapes.target_hidden)
                     for _ in range(self.copies(shapes.fc_weights() * self.itemsize))]
-        self.norm = torch.ones(shapes.hidden, dtype=dtype, device=device)
+        self.norm = torch.ones(shapes.hidden, dtype=self.dtype, device=device)
 
     def copies(self, nbytes: int) -> int:
         return min(64, max(1, math.ceil(ROTATE_OVER * self.cache_bytes / max(nbytes, 1))))
 
-    def _weight(self, rows: int, columns: int) -> torch.Tensor:
-        import torch
+    def _weight(self, rows: int, columns: int) -> Weight:
+        return make_weight(rows, columns, self.kind, self.device)
 
-        weight = torch.empty(rows, columns, dtype=self.dtype, device=self.device)
-        return weight.uniform_(-0.02, 0.02)
-
-    def _layer(self) -> dict[str, torch.Tensor]:
-        import torch
-
+    def _layer(self) -> dict[str, Weight]:
         s = self.shapes
         return {
             "qkv": self._weight((s.heads + 2 * s.kv_heads) * s.head_dim, 2 * s.hidden),
             "o": self._weight(s.hidden, s.heads * s.head_dim),
             "gate_up": self._weight(2 * s.intermediate, s.hidden),
             "down": self._weight(s.hidden, s.intermediate),
-            "norm": torch.ones(s.hidden, dtype=self.dtype, device=self.device),
         }
 
     def state(self, batch: int, columns: int | None = None) -> torch.Tensor:
@@ -91,19 +88,17 @@ class Parts:
 
         return torch.randn(batch, columns or self.shapes.hidden, device=self.device).to(self.dtype)
 
-    def heads(self, rows: int) -> list[torch.Tensor]:
+    def heads(self, rows: int) -> list[Weight]:
         """Slices of the one head weight, at different offsets where several fit into it."""
-        spare = self.head.shape[0] // rows
+        spare = len(self.head) // rows
         needed = self.copies(rows * self.shapes.hidden * self.itemsize)
         if spare >= needed:
-            return [self.head[i * rows : (i + 1) * rows] for i in range(needed)]
-        return [self.head[:rows]] + [self._weight(rows, self.shapes.hidden) for _ in range(needed - 1)]
+            return [self.head.cut(i * rows, (i + 1) * rows) for i in range(needed)]
+        return [self.head.cut(0, rows)] + [self._weight(rows, self.shapes.hidden) for _ in range(needed - 1)]
 
     def fc(self, batch: int) -> list[Call]:
-        import torch.nn.functional as F
-
         x = self.state(batch, 3 * self.shapes.target_hidden)
-        return [lambda w=w: F.linear(x, w) for w in self.fcs]
+        return [lambda w=w: w(x) for w in self.fcs]
 
     def layer(self, batch: int) -> list[Call]:
         embedding, hidden = self.state(batch), self.state(batch)
@@ -118,7 +113,7 @@ class Parts:
         return (torch.randn(shape, device=self.device).to(self.dtype),
                 torch.randn(shape, device=self.device).to(self.dtype))
 
-    def _run_layer(self, w: dict[str, torch.Tensor], embedding: torch.Tensor, hidden: torch.Tensor,
+    def _run_layer(self, w: dict[str, Weight], embedding: torch.Tensor, hidden: torch.Tensor,
                    caches: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """One decoder layer on one new token: [batch, H] twice -> [batch, H]. The new key joins in the last slot."""
         import torch
@@ -127,16 +122,16 @@ class Parts:
         s = self.shapes
         batch = hidden.shape[0]
         keys, values = caches
-        z = torch.cat([F.rms_norm(embedding, (s.hidden,), w["norm"]), F.rms_norm(hidden, (s.hidden,), w["norm"])], -1)
-        q, k, v = F.linear(z, w["qkv"]).split(
+        z = torch.cat([F.rms_norm(embedding, (s.hidden,), self.norm), F.rms_norm(hidden, (s.hidden,), self.norm)], -1)
+        q, k, v = w["qkv"](z).split(
             [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim], dim=-1)
         keys[:, :, -1] = k.view(batch, s.kv_heads, s.head_dim)
         values[:, :, -1] = v.view(batch, s.kv_heads, s.head_dim)
         attended = F.scaled_dot_product_attention(
             q.view(batch, s.heads, 1, s.head_dim), keys, values, enable_gqa=s.heads != s.kv_heads)
-        out = F.linear(attended.reshape(batch, -1), w["o"]) + hidden
-        gate, up = F.linear(F.rms_norm(out, (s.hidden,), w["norm"]), w["gate_up"]).chunk(2, dim=-1)
-        return out + F.linear(F.silu(gate) * up, w["down"])
+        out = w["o"](attended.reshape(batch, -1)) + hidden
+        gate, up = w["gate_up"](F.rms_norm(out, (s.hidden,), self.norm)).chunk(2, dim=-1)
+        return out + w["down"](F.silu(gate) * up)
 
     def final_norm(self, batch: int) -> list[Call]:
         import torch.nn.functional as F
@@ -145,10 +140,8 @@ class Parts:
         return [lambda: F.rms_norm(x, (self.shapes.hidden,), self.norm)]
 
     def lm_head(self, batch: int, rows: int) -> list[Call]:
-        import torch.nn.functional as F
-
         x = self.state(batch)
-        return [lambda w=w: F.linear(x, w) for w in self.heads(rows)]
+        return [lambda w=w: w(x) for w in self.heads(rows)]
 
     def logits(self, batch: int, rows: int) -> torch.Tensor:
         return self.state(batch, rows)
@@ -169,9 +162,9 @@ class Parts:
         together = self.shapes.layer_weights() * self.itemsize + rows * self.shapes.hidden * self.itemsize
         turns = min(turns, self.copies(together))
 
-        def run(layer: dict[str, torch.Tensor], head: torch.Tensor) -> torch.Tensor:
+        def run(layer: dict[str, Weight], head: Weight) -> torch.Tensor:
             out = self._run_layer(layer, embedding, hidden, caches)
-            best = F.linear(F.rms_norm(out, (self.shapes.hidden,), self.norm), head).argmax(dim=-1)
+            best = head(F.rms_norm(out, (self.shapes.hidden,), self.norm)).argmax(dim=-1)
             return best + d2t[best]
 
         return [lambda i=i: run(self.layers[i % len(self.layers)], heads[i % len(heads)]) for i in range(turns)]

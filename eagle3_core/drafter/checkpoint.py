@@ -16,9 +16,10 @@ here; pass ``trained_by="specforge"`` to read it so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
 _IGNORED = ("verifier_norm.weight", "verifier_lm_head.weight", "rotary_emb.inv_freq", "t2d")
 _LEGACY = {"aux_norm_low.weight": "fc_norm.0.weight", "aux_norm_mid.weight": "fc_norm.1.weight",
            "aux_norm_high.weight": "fc_norm.2.weight", "draft_id_to_target_id": "d2t"}
+
+
+class Shaped(Protocol):
+    """A tensor, or what a header says of one."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
 
 
 @dataclass(frozen=True)
@@ -144,8 +152,21 @@ def read_state(folder: Path) -> dict[str, Tensor]:
     raise Eagle3Error("has no weights", where=folder, expected="model.safetensors, its shards, or pytorch_model.bin")
 
 
+def read_spec(path: str | Path) -> DrafterSpec:
+    """Dimensions of a drafter from headers alone: no weight is loaded. Raises Eagle3Error for what is no drafter."""
+    from eagle3_core.inspect.headers import read_header
+
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict):
+        raise Eagle3Error("is not a drafter's config", where=folder / "config.json", found=type(config).__name__)
+    shapes: dict[str, Shaped] = {canonical_key(name): info for name, info in read_header(path).tensors.items()}
+    return spec_of(config, shapes, folder)[0]
+
+
 def spec_of(
-    config: dict[str, Any], state: dict[str, Tensor], folder: Path, *, trained_by: str | None = None
+    config: dict[str, Any], state: Mapping[str, Shaped], folder: Path, *, trained_by: str | None = None
 ) -> tuple[DrafterSpec, Rope, int | None]:
     """Dimensions from the tensors, the rest from config.json; and the attention window, where there is one."""
     layer = config.get("transformer_layer_config")
@@ -154,7 +175,7 @@ def spec_of(
     nested = config.get("eagle_config")
     eagle = nested if isinstance(nested, dict) else {}
 
-    def tensor(name: str) -> Tensor:
+    def tensor(name: str) -> Shaped:
         if name not in state:
             raise Eagle3Error(f"has no tensor {name}", where=folder, expected="an EAGLE-3 drafter")
         return state[name]
@@ -259,6 +280,7 @@ def write_drafter(
 ) -> Path:
     """Write model.safetensors and config.json, EAGLE's key names, as vLLM and SGLang load them.
 
+    With q/k norm it is speculators' layout: vLLM's plain config has no word for it.
     The embedding is left out unless asked for or of another width than the
     target's. d2t and t2d are left out at D = V, where vLLM refuses them.
     """
@@ -282,13 +304,18 @@ def write_drafter(
         del state["d2t"]
     else:
         state["t2d"] = torch.from_numpy(mapping.t2d.copy())
-    config = draft_config("vllm", target, spec, k=k)
+    config = draft_config("speculators" if spec.qk_norm else "vllm", target, spec, k=k)
+    if spec.qk_norm:
+        state = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in state.items()}
     config["draft_vocab_size"] = draft_vocab
     config["torch_dtype"] = str(state["fc.weight"].dtype).removeprefix("torch.")
     layers = aux_layers or target.aux_layers
     config["eagle_aux_hidden_state_layer_ids"] = [layer + 1 for layer in layers]
     if drafter.window is not None:
-        config |= {"sliding_window": drafter.window, "use_sliding_window": True}
+        layer = config.get("transformer_layer_config", config)
+        layer |= {"sliding_window": drafter.window, "use_sliding_window": True}
+        if spec.qk_norm:
+            layer["layer_types"] = ["sliding_attention"]
     with atomic_path(folder / "model.safetensors") as part:
         save_file(state, part, metadata={"format": "pt"})
     write_text(folder / "config.json", canonical_json(config))

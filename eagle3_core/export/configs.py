@@ -73,10 +73,13 @@ def _check_supported(consumer: str, drafter: DrafterSpec) -> None:
         "specforge": ("norm_before_residual", "norm_before_fc", "qk_norm", "attention_bias", "norm_output"),
         "eagle": ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "qk_norm", "attention_bias"),
         "modelopt": ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "qk_norm"),
+        "vllm": ("qk_norm",),
     }.get(consumer, ())
     for flag in unsupported:
         if getattr(drafter, flag):
-            raise Eagle3Error(f"{consumer} cannot run a drafter with {flag}", fix="export it for vllm or speculators")
+            # vLLM takes q/k norm from the layer type that a speculators config names; it serves that folder.
+            other = "speculators, which vLLM serves" if flag == "qk_norm" else "vllm or speculators"
+            raise Eagle3Error(f"{consumer} cannot run a drafter with {flag}", fix=f"export it for {other}")
 
 
 def _llama(target: TargetSpec, drafter: DrafterSpec) -> dict[str, Any]:
@@ -125,6 +128,9 @@ def _speculators(target: TargetSpec, drafter: DrafterSpec, k: int) -> dict[str, 
     scaling = layer.pop("rope_scaling", None)
     layer["rope_parameters"] = rope | scaling if isinstance(scaling, dict) else rope
     layer.setdefault("attention_bias", False)
+    if drafter.qk_norm:
+        # The layer's class decides about q/k norm, not a flag.
+        layer |= {"model_type": "qwen3", "layer_types": ["full_attention"]}
     return {
         "architectures": ["Eagle3DraftModel"],
         "speculators_model_type": "eagle3",

@@ -21,6 +21,10 @@ MISSING = (
     "There is no mapping here: the counts were another tokenizer's, whose ids mean nothing to this target.\n"
     "Count the target's own tokens (eagle3 count --tokenizer ...) and export again before training.\n"
 )
+INCOMPLETE = (
+    "config.json is not complete: the target was named by a preset, which does not say its rotary base, longest\n"
+    "position or special ids. Export again with --target PATH, the model's own config.json, before training.\n"
+)
 
 
 def consumer_files(
@@ -36,6 +40,8 @@ def consumer_files(
     commands = launch_commands(consumer, target, drafter, k=k, draft_tp=draft_tp, target_tp=target_tp, topk=topk,
                                draft_tokens=draft_tokens)
     files |= {name: text.encode() for name, text in commands.items()}
+    if not target.rope:
+        files["CONFIG_INCOMPLETE.txt"] = INCOMPLETE.encode()
     if mapping is None:
         if drafter.draft_vocab_size < drafter.vocab_size:
             files["MAPPING_MISSING.txt"] = MISSING.encode()

@@ -16,7 +16,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -51,6 +50,7 @@ class Converted:
     rows: np.ndarray | None
     renamed: int
     dropped: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,10 @@ def convert(
     own = _own_mapping(tensors, config, folder)
     wanted = _ordered(own if mapping is None else mapping, consumer)
     rows = _rows(own, wanted, folder)
-    spec, _, _ = spec_of(config, {name: SimpleNamespace(shape=t.shape) for name, t in tensors.items()}, folder)  # type: ignore[misc]
+    spec, _, _ = spec_of(config, tensors, folder)
     spec = spec.with_draft_vocab(wanted.draft_vocab_size)
     target = target or _target_of(config, spec, tensors)
+    notes = _layer_notes(consumer, config, folder, target)
     written = _config(consumer, config, folder, target, spec, tensors)
     items, dropped = _items(tensors, wanted, rows, consumer, embedding, spec.hidden_size != spec.target_hidden_size)
     for name in ("model.safetensors", "config.json"):
@@ -95,7 +96,7 @@ def convert(
     write_text(out / "config.json", canonical_json(written), force=force)
     names = {t.name for t in tensors.values()}
     return Converted(out, consumer, wanted.draft_vocab_size, own.draft_vocab_size, rows,
-                     sum(item.name not in names for item in items), dropped)
+                     sum(item.name not in names for item in items), dropped, notes)
 
 
 def _named(header: Header) -> dict[str, TensorInfo]:
@@ -188,6 +189,22 @@ def _config(
         elif "eagle_config" in written:
             written["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = list(layers)
     return written
+
+
+def _layer_notes(consumer: str, config: dict[str, Any], folder: Path, target: TargetSpec) -> tuple[str, ...]:
+    """What EAGLE's config cannot say. Raises Eagle3Error where its code would read other layers than were trained."""
+    layers = aux_layers_of(config, folder)
+    if consumer != "eagle" or layers is None:
+        return ()
+    shown = ", ".join(map(str, layers))
+    if target.num_layers == 1:
+        return (f"feature layers {shown} are not written: EAGLE reads 2, N/2 and N-3 of its target; "
+                "give --target to have them compared",)
+    if layers != target.aux_layers:
+        raise Eagle3Error("EAGLE reads other feature layers, fixed in its code", where=folder, found=shown,
+                          expected=", ".join(map(str, target.aux_layers)),
+                          fix="serve it with sglang or vllm")
+    return ()
 
 
 def _items(

@@ -201,3 +201,36 @@ def test_peak_memory_stays_below_one_and_a_half_of_the_largest_tensor(checkpoint
     out = load_file(tmp_path / "to" / "model.safetensors")
     assert out["lm_head.weight"].shape == (draft, 2_048)
     assert (torch.diff(out["d2t"] + torch.arange(draft)) > 0).all()
+
+
+def test_a_drafter_with_qk_norm_gets_the_layer_type_that_has_it(tmp_path: Path) -> None:
+    drafter = tiny.tiny_drafter(dtype=torch.float32, qk_norm=True)
+    write_drafter(tmp_path / "from", drafter, tiny.tiny_target_spec(), with_embedding=True)
+    convert(tmp_path / "from", "speculators", tmp_path / "to")
+    config = json.loads((tmp_path / "to" / "config.json").read_text())
+    assert config["transformer_layer_config"]["model_type"] == "qwen3"
+    assert read_drafter(tmp_path / "to").drafter.spec == drafter.spec
+    # vLLM's plain config has no word for it: the norms would be left out in silence.
+    with pytest.raises(Eagle3Error, match="qk_norm"):
+        convert(tmp_path / "from", "vllm", tmp_path / "plain")
+
+
+def test_feature_layers_that_eagle_cannot_read_are_told_or_refused(checkpoint, tmp_path: Path) -> None:
+    source, _ = checkpoint  # layers 0, 2, 3 are written in it; of 5 layers EAGLE reads the outputs of 1, 1 and 1
+    made = convert(source, "eagle", tmp_path / "told")
+    assert "0, 2, 3" in made.notes[0]
+    with pytest.raises(Eagle3Error, match="other feature layers"):
+        convert(source, "eagle", tmp_path / "refused", target=tiny.tiny_target_spec())
+    assert not (tmp_path / "refused").exists()
+    run = RUNNER.invoke(app, ["convert", str(source), "--for", "eagle", "--out", str(tmp_path / "c")],
+                        catch_exceptions=False)
+    assert "note: feature layers 0, 2, 3 are not written" in run.stdout
+
+
+def test_an_ambiguous_file_is_settled_by_the_option_its_message_names(tmp_path: Path) -> None:
+    torch.save(torch.tensor([0, 1, 2]), tmp_path / "ids.pt")
+    command = ["convert", str(tmp_path / "ids.pt"), "--for", "vllm", "--vocab-size", "9", "--out", str(tmp_path / "to")]
+    with pytest.raises(Eagle3Error, match="--format"):
+        RUNNER.invoke(app, command, catch_exceptions=False)
+    RUNNER.invoke(app, [*command, "--format", "offsets"], catch_exceptions=False)
+    assert read_mapping(tmp_path / "to", vocab_size=9).target_ids.tolist() == [0, 2, 4]

@@ -14,9 +14,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from eagle3_core.corpus.counting import count, fold_of
+from eagle3_core.corpus.counting import count
 from eagle3_core.corpus.counts import FOLDS, CountsMeta, TokenCounts
 from eagle3_core.corpus.tokenizer import Tokenizer, load_tokenizer
+from eagle3_core.corpus.work import fold_of
 from eagle3_core.vocab.coverage import coverage_table, covered
 from eagle3_core.vocab.outlook import SUPPORTED, extrapolate, outlook
 from eagle3_core.vocab.ranking import make_plan, rank_counts

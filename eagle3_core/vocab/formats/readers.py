@@ -16,6 +16,7 @@ import numpy as np
 
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.files import DAMAGED, inside, read_bytes, reason
+from eagle3_core.inspect.headers import find_weights, read_array, read_header
 from eagle3_core.vocab.mapping import VocabMapping, mapping_from_d2t
 
 LIMIT = 64 << 20
@@ -35,9 +36,9 @@ def read_mapping(path: str | Path, fmt: str | None = None, vocab_size: int | Non
     try:
         if suffix == ".npy":
             return _from_npy(path, vocab_size)
-        if suffix == ".safetensors":
-            return _from_pair(_safetensors_pair(path), path, vocab_size)
-        if suffix in (".pt", ".pth", ".bin"):
+        if suffix in (".safetensors", ".bin") or path.name.endswith(".index.json"):
+            return _from_pair(_tensor_pair(path), path, vocab_size)
+        if suffix in (".pt", ".pth"):
             return _from_torch(_load_torch(path), path, fmt, vocab_size)
         if suffix == ".gguf":
             return _from_gguf(path, vocab_size)
@@ -46,30 +47,30 @@ def read_mapping(path: str | Path, fmt: str | None = None, vocab_size: int | Non
             error.where = path
         raise
     raise Eagle3Error("is not a mapping file", where=path, found=suffix or "no suffix",
-                      expected=".pt, .npy, .safetensors or .gguf")
+                      expected=".pt, .npy, .safetensors or its index, or .gguf")
 
 
 def _find(folder: Path) -> Path:
-    for pattern in ("vocab_mapping.pt", "d2t.pt", "cache.pt", "vocab_mapping_cache.pt", "d2t-*.npy", "d2t.npy",
-                    "*.safetensors", "vocab_mapping/*.pt", "freq_*.pt"):
-        found = sorted(folder.glob(pattern))
-        if len(found) > 1 and pattern.startswith(("d2t-", "freq_")):
-            raise Eagle3Error("holds several mappings", where=folder, found=", ".join(p.name for p in found[:4]),
-                              fix="name one of them")
-        for file in (inside(path.parent, path.name) for path in found):
-            if file.suffix != ".safetensors" or _has_d2t(file):
-                return file
+    for pattern in ("vocab_mapping.pt", "d2t.pt", "cache.pt", "vocab_mapping_cache.pt", "d2t-*.npy", "d2t.npy"):
+        if found := _one(folder, pattern):
+            return found
+    weights = find_weights(folder)
+    others = (inside(folder, path.name) for path in sorted(folder.glob("*.safetensors")))
+    for file in ([weights] if weights else []) + [path for path in others if path != weights]:
+        if any(name.split(".")[-1] == "d2t" for name in read_header(file).tensors):
+            return file
+    for pattern in ("vocab_mapping/*.pt", "freq_*.pt"):
+        if found := _one(folder, pattern):
+            return found
     raise Eagle3Error("holds no draft-vocabulary mapping", where=folder)
 
 
-def _has_d2t(file: Path) -> bool:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="np") as handle:
-            return any("d2t" in key for key in handle.keys())  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise Eagle3Error("is not a safetensors file", where=file, found=error) from None
+def _one(folder: Path, pattern: str) -> Path | None:
+    found = sorted(folder.glob(pattern))
+    if len(found) > 1:
+        raise Eagle3Error("holds several mappings", where=folder, found=", ".join(p.name for p in found[:4]),
+                          fix="name one of them")
+    return inside(found[0].parent, found[0].name) if found else None
 
 
 def _load_torch(path: Path) -> Any:
@@ -114,12 +115,15 @@ def _from_torch(value: Any, path: Path, fmt: str | None, vocab_size: int | None)
     return _from_bare(_numpy(value, "ids"), path, fmt, vocab_size)
 
 
+def _floating(name: str, dtype: str) -> Eagle3Error:
+    return Eagle3Error(f"{name} is floating point", found=dtype, expected="integers: bf16 rounds 32,001 to 32,000")
+
+
 def _numpy(tensor: Any, name: str) -> np.ndarray:
     import torch
 
     if tensor.dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
-        raise Eagle3Error(f"{name} is floating point", found=str(tensor.dtype).removeprefix("torch."),
-                          expected="integers: bf16 rounds 32,001 to 32,000")
+        raise _floating(name, str(tensor.dtype).removeprefix("torch."))
     if tensor.is_sparse or tensor.is_quantized:
         raise Eagle3Error(f"{name}", found="a sparse or quantised tensor", expected="a plain tensor")
     return tensor.contiguous().numpy()
@@ -188,31 +192,27 @@ def _load_npy(path: Path) -> np.ndarray:
         raise Eagle3Error("is not an array file", where=path, found=reason(error)) from None
 
 
-def _safetensors_pair(path: Path) -> dict[str, np.ndarray]:
-    from safetensors import SafetensorError, safe_open
-
-    pair = {}
-    try:
-        with safe_open(path, framework="pt") as handle:
-            for key in handle.keys():  # noqa: SIM118
-                name = key.split(".")[-1]
-                if name in ("d2t", "t2d"):
-                    pair[name] = _numpy(handle.get_tensor(key), name)
-    except (SafetensorError, OSError) as error:
-        raise Eagle3Error("is not a safetensors file", where=path, found=error) from None
+def _tensor_pair(path: Path) -> dict[str, np.ndarray]:
+    """d2t and t2d of a checkpoint, whichever shard each lies in and whatever prefix it has."""
+    pair: dict[str, np.ndarray] = {}
+    for name, info in read_header(path).tensors.items():
+        last = name.split(".")[-1]
+        if last not in ("d2t", "t2d"):
+            continue
+        if last in pair:
+            raise Eagle3Error(f"holds {last} twice", found=name[:80], expected="one")
+        if info.dtype.startswith(("float", "bfloat")):
+            raise _floating(last, info.dtype)
+        pair[last] = read_array(info)
     return pair
 
 
 def _from_gguf(path: Path, vocab_size: int | None) -> VocabMapping:
     """llama.cpp keeps absolute ids under the name d2t."""
-    from gguf import GGUFReader
-
-    try:
-        reader = GGUFReader(path)
-        tensors = [t for t in reader.tensors if t.name.split(".")[-1] == "d2t" or t.name == "d2t"]
-        ids = np.array(tensors[0].data, dtype=np.int64).ravel() if tensors else None
-    except (ValueError, KeyError, IndexError, OSError, UnicodeDecodeError) as error:
-        raise Eagle3Error("is not a readable GGUF", where=path, found=str(error)[:80]) from None
-    if ids is None:
+    found = [info for name, info in read_header(path).tensors.items() if name.split(".")[-1] == "d2t"]
+    if not found:
         raise Eagle3Error("holds no d2t", where=path)
+    if found[0].dtype.startswith(("float", "bfloat")):
+        raise _floating("d2t", found[0].dtype)
+    ids = read_array(found[0]).astype(np.int64).ravel()
     return VocabMapping(ids, vocab_size or int(ids.max(initial=-1)) + 1)
