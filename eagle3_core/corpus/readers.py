@@ -14,7 +14,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -196,7 +196,7 @@ def arrow_error(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as error:
         raise Eagle3Error("is not a readable arrow or parquet file", where=path, found=reason(error)) from None
 
 
@@ -208,12 +208,19 @@ def arrow_batches(path: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
     with pa.memory_map(str(path)) as source:
         try:
             stream = pa.ipc.open_stream(source)
-            yield stream.schema, iter(stream)
+            yield stream.schema, _sound(stream)
             return
         except (pa.ArrowInvalid, OSError):
             source.seek(0)
         reader = pa.ipc.open_file(source)
-        yield reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
+        yield reader.schema, _sound(reader.get_batch(i) for i in range(reader.num_record_batches))
+
+
+def _sound(batches: Iterable[Any]) -> Iterator[Any]:
+    """Arrow believes a file's offsets and lengths; a wrong one ends the process when it is followed."""
+    for batch in batches:
+        batch.validate(full=True)
+        yield batch
 
 
 def _parquet(path: Path) -> Iterator[Record]:
