@@ -21,8 +21,8 @@ from eagle3_core.corpus.readers import Record, arrow_batches, arrow_error, forma
 Span = tuple[int, int]
 """Record batches of an arrow file, row groups of a parquet file, rows of an array: first, and one past the last."""
 
-SPAN_IDS = 16 << 20
-"""Ids a stretch, about: a tenth of a second's work."""
+SPAN_IDS = 32 << 20
+"""Ids a stretch, about: under a second's work."""
 ID_COLUMNS, MASK_COLUMNS = ("input_ids", "token_ids"), ("loss_mask", "assistant_masks")
 
 

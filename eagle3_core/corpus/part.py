@@ -42,12 +42,24 @@ class Part:
         self.notes |= other.notes
 
     def __getstate__(self) -> dict[str, Any]:
-        """Between processes only the ids that occur travel."""
-        return self.__dict__ | {"counts": {cell: sparse(counts) for cell, counts in self.counts.items()}}
+        """Between processes counts travel in the narrowest numbers that hold them, whole where many ids occur."""
+        return self.__dict__ | {"counts": {cell: _packed(counts) for cell, counts in self.counts.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.counts = {cell: dense(*counts) for cell, counts in state["counts"].items()}
+        self.counts = {cell: _unpacked(*packed) for cell, packed in state["counts"].items()}
+
+
+def _packed(counts: np.ndarray) -> tuple[int, np.ndarray | None, np.ndarray]:
+    narrow = np.min_scalar_type(int(counts.max(initial=0)))
+    if 4 * np.count_nonzero(counts) > len(counts):
+        return len(counts), None, counts.astype(narrow)
+    vocab, ids, repeats = sparse(counts)
+    return vocab, ids.astype(np.uint32), repeats.astype(narrow)
+
+
+def _unpacked(vocab: int, ids: np.ndarray | None, repeats: np.ndarray) -> np.ndarray:
+    return repeats.astype(np.int64) if ids is None else dense(vocab, ids, repeats)
 
 
 def sparse(counts: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
