@@ -1,4 +1,4 @@
-# make app | test | test-long | fuzz | bench | lint | types | screenshots | truth. Each creates .venv on first use.
+# make app | test | test-long | peers | fuzz | bench | lint | types | screenshots | truth. Each creates .venv on first use.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ APP := $(VENV)/.installed
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := app
-.PHONY: app bench browser fuzz test test-long lint types screenshots truth
+.PHONY: app bench browser fuzz peers test test-long lint types screenshots truth
 
 $(APP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "creating $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
@@ -34,6 +34,20 @@ test: $(TEST) browser
 # Statistics over tens of thousands of samples; about ten minutes on two cores.
 test-long: $(TEST)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long $(PYTEST)
+
+# speculators beside us, in an environment of its own that sees ours: it wants an older transformers and, in its
+# metadata, torchaudio and torchvision, which none of the tested code imports.
+PEERS := .venv-peers
+$(PEERS)/.installed: $(TEST)
+	@test -x $(PEERS)/bin/python || $(BIN)/python -m venv $(PEERS)
+	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> "$$($(PEERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/ours.pth"
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check 'transformers<=5.19' loguru pydantic-settings
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0
+	@touch $@
+
+peers: $(PEERS)/.installed
+	OMP_NUM_THREADS=2 $(PEERS)/bin/python -m pytest -q tests/peers
 
 # A thousand mutated files of each kind.
 fuzz: $(TEST)
