@@ -69,7 +69,7 @@ GLOSSARY = {
 
 
 def label(name: str) -> str:
-    return f'<span title="{html.escape(GLOSSARY[name])}">{html.escape(name)}</span>'
+    return f'<span title="{html.escape(GLOSSARY[name])}">{html.escape(name, quote=False)}</span>'
 
 
 def names(listed: Iterable[str], current: str) -> list[str]:

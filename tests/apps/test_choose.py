@@ -61,8 +61,9 @@ def test_the_first_paint_is_there_without_the_notebook(server, window):
     page.goto(f"{server.url}/choose/", wait_until="commit")
     expect(page.locator("#first-paint .verdict")).to_contain_text("Recommended")
     # A server that has just started draws the examples' pictures beside its first visits.
-    page.wait_for_function("async () => (await (await fetch(location.href)).text()).includes('<svg')", polling=500,
-                           timeout=60_000)
+    page.wait_for_function(
+        "async () => new DOMParser().parseFromString(await (await fetch(location.href)).text(), 'text/html')"
+        ".querySelector('#first-paint .charts svg') !== null", polling=500, timeout=60_000)
     page.reload(wait_until="commit")
     expect(page.locator("#first-paint .charts svg").first).to_be_visible()
     slider(page).focus()
