@@ -42,7 +42,7 @@ $(PEERS)/.installed: $(TEST)
 	@test -x $(PEERS)/bin/python || $(BIN)/python -m venv $(PEERS)
 	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 		> "$$($(PEERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/ours.pth"
-	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check 'transformers<=5.19' loguru pydantic-settings
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check 'transformers<=5.19' loguru openai pydantic-settings
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0
 	@touch $@
 
