@@ -40,7 +40,7 @@ def consumer_files(
     commands = launch_commands(consumer, target, drafter, k=k, draft_tp=draft_tp, target_tp=target_tp, topk=topk,
                                draft_tokens=draft_tokens)
     files |= {name: text.encode() for name, text in commands.items()}
-    if not target.rope:
+    if "rope" in target.assumed:
         files["CONFIG_INCOMPLETE.txt"] = INCOMPLETE.encode()
     if mapping is None:
         if drafter.draft_vocab_size < drafter.vocab_size:

@@ -40,7 +40,8 @@ def _spec(row: dict[str, str]) -> TargetSpec:
         q_lora_rank=optional("q_lora_rank"),
         tie_word_embeddings=row["tie_word_embeddings"] == "true",
         source=f"{row['model']}: {row['source']}",
-        assumed=tuple(row["assumed"].split()),
+        # No preset says these: they are TargetSpec's defaults, and an export must not pass them off as known.
+        assumed=(*row["assumed"].split(), "rope", "max_position_embeddings", "eos_token_ids"),
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eagle3_core.errors import Eagle3Error
 from eagle3_core.export.configs import CONSUMERS, draft_config, parse_consumers
+from eagle3_core.export.consumer_files import consumer_files
 from eagle3_core.specs.drafter import DrafterSpec, drafter_for
 from eagle3_core.specs.presets import resolve_target
 from eagle3_core.specs.target import TargetSpec
@@ -161,3 +164,16 @@ def test_names_are_parsed_once_each_and_misspellings_get_a_hint() -> None:
     assert parse_consumers("all") == CONSUMERS
     with pytest.raises(Eagle3Error, match="sglang"):
         parse_consumers("sglan")
+
+
+def test_what_a_preset_does_not_say_is_not_passed_off_as_known(tmp_path: Path) -> None:
+    preset = resolve_target("qwen3-8b")
+    assert "CONFIG_INCOMPLETE.txt" in consumer_files("sglang", preset, drafter(), None, k=3)
+    (tmp_path / "config.json").write_text(json.dumps({
+        "hidden_size": 4096, "vocab_size": 151_936, "num_hidden_layers": 36, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288, "rope_theta": 5e5,
+        "max_position_embeddings": 40960, "eos_token_id": 151_645}))
+    told = resolve_target(str(tmp_path / "config.json"))
+    files = consumer_files("sglang", told, drafter(), None, k=3)
+    assert "CONFIG_INCOMPLETE.txt" not in files
+    assert json.loads(files["config.json"])["rope_theta"] == 5e5
