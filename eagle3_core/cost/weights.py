@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eagle3_core.errors import Eagle3Error
+from eagle3_core.files import reason
 
 if TYPE_CHECKING:
     import torch
@@ -89,6 +90,6 @@ def check_kernels(kind: str, device: torch.device) -> None:
     try:
         make_weight(64, 64, kind, device)(x)
     except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
-        raise Eagle3Error(f"torch {torch.__version__} has no {kind} kernel for this device", found=device.type,
-                          expected=str(error).splitlines()[0][:80],
+        raise Eagle3Error(f"torch {torch.__version__} has no {kind} kernel for this device",
+                          found=f"{device.type}: {reason(error)[:80]}",
                           fix="measure another dtype, or model it: pass --latency a device") from None

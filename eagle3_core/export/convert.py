@@ -198,7 +198,7 @@ def _layer_notes(consumer: str, config: dict[str, Any], folder: Path, target: Ta
         return ()
     shown = ", ".join(map(str, layers))
     if target.num_layers == 1:
-        return (f"feature layers {shown} are not written: EAGLE reads 2, N/2 and N-3 of its target; "
+        return (f"feature layers {shown} are not written: EAGLE reads the outputs of 1, N/2 - 1 and N - 4; "
                 "give --target to have them compared",)
     if layers != target.aux_layers:
         raise Eagle3Error("EAGLE reads other feature layers, fixed in its code", where=folder, found=shown,
